@@ -19,6 +19,8 @@ cp "$fixtures/pytorch/state_dict.zip.pt" model.pt
 cp "$fixtures/pytorch/training.zip.pt" training.pt
 cp "$fixtures/bad/pytorch/os_system.pt" suspicious.pt
 cp -R "$fixtures/pytorch/tiny-bin" tiny-bin
+cp -R "$fixtures/pytorch/distributed/dcp" step-100
+cp -R "$fixtures/pytorch/distributed/differ" step-7
 cp -R "$fixtures/gguf/tiny-llama" tiny-llama
 mkdir -p weights/more
 for name in "first layer" head more/bias; do

@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header safetensors_readers gguf_header pytorch_pickle onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
+all=(npy_header safetensors_header safetensors_readers gguf_header pytorch_pickle distributed onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -42,6 +42,7 @@ seed() {
     safetensors_header | safetensors_readers) samples .safetensors | copy seed "$2" ;;
     gguf_header) samples .gguf | copy seed "$2" ;;
     pytorch_pickle) samples .pt | copy seed "$2" ;;
+    distributed) samples .metadata | copy seed "$2" ;;
     onnx_walk) samples .pb | copy seed "$2" ;;
     onnx_model) samples .onnx | copy seed "$2" ;;
     zip_members) samples .npz | copy seed "$2" ;;
@@ -90,7 +91,7 @@ dictionary() {
     npy_header) echo npy ;;
     safetensors_header) echo safetensors ;;
     gguf_header) echo gguf ;;
-    pytorch_pickle) echo pickle ;;
+    pytorch_pickle | distributed) echo pickle ;;
     onnx_walk | onnx_model) echo onnx ;;
     zip_members) echo zip ;;
     checkpoint_index) echo index ;;

@@ -319,6 +319,8 @@ pub enum Kind {
         /// The names that it could match.
         names: Box<[String]>,
     },
+    /// Ranks have other values of a whole tensor; this is one of them.
+    RanksDiffer(u64),
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
     /// Readers of the output would misunderstand the tensor, because of its name. With this name they would not.

@@ -3,6 +3,7 @@
 
 mod cast_any;
 mod checkpoint;
+mod distributed;
 mod elements;
 mod gguf;
 mod models;
@@ -13,6 +14,7 @@ mod trial;
 
 pub use cast_any::cast_any;
 pub use checkpoint::checkpoint_index;
+pub use distributed::distributed;
 pub use gguf::gguf_header;
 pub use pytorch::pytorch_pickle;
 pub use quantized::quantized_config;
@@ -24,12 +26,13 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 12] = [
+pub static TARGETS: [(&str, Check); 13] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("safetensors_readers", safetensors_readers),
     ("gguf_header", gguf_header),
     ("pytorch_pickle", pytorch_pickle),
+    ("distributed", distributed),
     ("onnx_walk", onnx_walk),
     ("onnx_model", onnx_model),
     ("zip_members", zip_members),

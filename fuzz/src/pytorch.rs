@@ -64,7 +64,7 @@ fn numbers(values: tcast::error::Result<Values>) -> Vec<u8> {
 }
 
 /// An archive of this pickle and two storages.
-fn archive(pickle: &[u8]) -> Vec<u8> {
+pub(super) fn archive(pickle: &[u8]) -> Vec<u8> {
     let storages: Vec<u8> = (0..72_u8).map(|byte| byte.wrapping_mul(31)).collect();
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     let members = [("a/data.pkl", pickle), ("a/data/0", &storages[..64]), ("a/data/1", &storages[64..])];

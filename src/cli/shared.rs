@@ -2,7 +2,7 @@
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;
-use crate::options::{ROOT, ROOT_NOTE};
+use crate::options::{ROOT, ROOT_NOTE, TAKE_RANK, TAKE_RANK_NOTE};
 use crate::plan::Partition;
 use crate::select::{Pattern, Selection};
 use clap::{Arg, Args};
@@ -75,6 +75,10 @@ pub struct ViewArgs {
     /// The root of PyTorch checkpoints.
     #[arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true)]
     pub root: Option<String>,
+
+    /// The rank whose tensors are taken.
+    #[arg(long, value_name = "RANK", help = TAKE_RANK, long_help = TAKE_RANK_NOTE, hide_short_help = true)]
+    pub take_rank: Option<u64>,
 
     /// Print JSON
     #[arg(long)]

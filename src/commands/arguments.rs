@@ -95,7 +95,7 @@ pub(super) fn threads(asked: Option<u16>) -> usize {
 
 /// Returns how `inspect` and `diff` read their inputs.
 pub(super) fn read_options(view: &ViewArgs) -> ReadOptions<'_> {
-    ReadOptions { threads: threads(view.threads), root: view.root.as_deref() }
+    ReadOptions { threads: threads(view.threads), root: view.root.as_deref(), take_rank: view.take_rank }
 }
 
 /// Returns the first of these options that is given.

@@ -256,7 +256,7 @@ fn say_what_is_read(path: &Path, facts: &PickleFacts) {
     match &facts.chosen {
         _ if facts.is_requested => {}
         Some(chosen) => {
-            let others: Vec<&RootInfo> = facts.roots.iter().filter(|root| root.key != *chosen).collect();
+            let others: Vec<&RootInfo> = facts.roots.iter().filter(|root| !root.is_read).collect();
             let rest = match others.iter().map(|root| root.bytes).sum() {
                 _ if others.is_empty() => String::new(),
                 bytes => format!(", and not {} ({})", names(&others), size(bytes)),
@@ -265,9 +265,14 @@ fn say_what_is_read(path: &Path, facts: &PickleFacts) {
         }
         None => {
             let weights: Vec<&RootInfo> = facts.roots.iter().filter(|root| root.is_weights).collect();
+            let others: Vec<&RootInfo> = facts.roots.iter().filter(|root| !root.is_read).collect();
             if let [first, _, ..] = &weights[..] {
                 let one = flag_with("--root", &first.key);
                 note(&format!("{path}: tcast reads all tensors under {}; {one} reads only some", names(&weights)));
+            }
+            if !others.is_empty() {
+                let bytes = size(others.iter().map(|root| root.bytes).sum());
+                note(&format!("{path}: tcast does not read {} ({bytes}); --root . reads all", names(&others)));
             }
         }
     }

@@ -48,6 +48,12 @@ fn code_of(error: &Error) -> u8 {
     }
 }
 
+/// Returns what chooses the values of a rank for a tensor, or leaves it out.
+fn taking(rank: u64, tensor: &str) -> String {
+    let without = flag_with("--exclude", &as_glob(tensor));
+    format!("add --take-rank {rank} to take the values of this rank, or {without}")
+}
+
 /// Returns the remedy for an error, if there is one.
 #[must_use]
 pub fn remedy(error: &Error) -> Option<String> {
@@ -85,6 +91,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             pattern.parse().map_or_else(|_| String::new(), |pattern| propose(&format!("--{option}"), &pattern, "", &names))
         }
+        Kind::RanksDiffer(rank) => taking(*rank, error.tensor()?),
         Kind::Unconvertible => {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))

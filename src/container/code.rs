@@ -8,6 +8,7 @@ use super::{CONTAINERS, Container, ReadOptions, Reader, npy, npz, pytorch, zip};
 use crate::error::Error;
 use crate::io::listing::entries;
 use crate::io::map::MappedFile;
+use crate::io::output::directory_of;
 use crate::text::shorten;
 use std::io::Read;
 use std::path::Path;
@@ -29,6 +30,14 @@ impl FoundCode {
         if let Some(facts) = pickle {
             if !facts.suspicious.is_empty() {
                 return Some(Self::Names(facts.suspicious.iter().cloned().collect()));
+            }
+            if let Some(error) = unreadable.first().filter(|_| input.is_distributed()) {
+                return Some(Self::Unsearched(error.to_string()));
+            }
+            match pytorch::search_unread(facts, directory_of(input.path())) {
+                Ok(names) if names.is_empty() => {}
+                Ok(names) => return Some(Self::Names(names.into_iter().collect())),
+                Err(error) => return Some(Self::Unsearched(error.to_string())),
             }
         } else if let Some(error) = unreadable.first().filter(|_| input.container.is(&npz::Npz)) {
             return Some(Self::Unsearched(error.to_string()));
@@ -58,7 +67,7 @@ impl FoundCode {
         if file.is_empty() {
             return None;
         }
-        let options = ReadOptions { threads: 1, root: Some(".") };
+        let options = ReadOptions { root: Some("."), ..ReadOptions::on(1) };
         match probe_with(&options, path) {
             Ok(input) => Self::in_input(&input),
             Err(error) => {

@@ -52,9 +52,9 @@ const POINTERS: [&str; 2] = ["version https://git-lfs", "version https://hawser"
 pub(super) const DIVIDED_TENSORS: &str = "DCP_SHARDING_INFO";
 
 /// Returns the error for a file with such metadata: the shapes in its header are those of the pieces.
-pub(super) fn divided_tensors() -> Error {
-    let what = "holds pieces of tensors that torch.distributed.checkpoint has divided, which tcast does not join";
-    Error::new(what).remedy("join the files with its HuggingFaceStorageReader, and save the whole tensors")
+pub(super) fn divided_tensors(path: &Path) -> Error {
+    let error = Error::new("holds pieces of tensors that torch.distributed.checkpoint has divided");
+    error.remedy(format!("give the folder of all pieces: {}", quoted(directory_of(path))))
 }
 
 /// Returns the error for a part of a distributed checkpoint, which would be read as another format.
@@ -63,40 +63,9 @@ pub(super) fn distributed_part(bytes: &[u8], path: &Path) -> Option<Error> {
     let is_part = path.extension().is_some_and(|extension| extension == "distcp")
         || name == ".metadata" && bytes.starts_with(b"\x80");
     is_part.then(|| {
-        let what = "is a part of a folder of torch.distributed.checkpoint, which tcast does not read";
-        Error::new(what).remedy(joining(directory_of(path)))
+        let what = "is a part of a folder of torch.distributed.checkpoint";
+        Error::new(what).remedy(format!("give the folder: {}", quoted(directory_of(path))))
     })
-}
-
-/// Returns the error for a folder of torch, as its processes write it, by the names in it.
-pub(super) fn distributed_folder(folder: &Path, names: &[&str]) -> Option<Error> {
-    let has = |end: &str| names.iter().any(|name| name.ends_with(end));
-    let is_rank = |name: &&&str| {
-        let numbers = name.strip_prefix("model_world_size_").and_then(|rest| rest.strip_suffix(".pt"));
-        numbers.is_some_and(|numbers| numbers.contains("_rank_"))
-    };
-    if has(".distcp") && !names.contains(&".metadata") {
-        let what =
-            "holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was not saved completely";
-        return Some(Error::new(what).remedy("save it again, or download the whole folder"));
-    }
-    if has(".distcp") {
-        let what = "is a folder of torch.distributed.checkpoint, which tcast does not read";
-        return Some(Error::new(what).remedy(joining(folder)));
-    }
-    let rank = names.iter().find(is_rank)?;
-    let what =
-        format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
-    Some(Error::new(what).remedy("gather the full state dict where the model was trained, and save that"))
-}
-
-/// Returns the remedy for a folder of torch.distributed.checkpoint.
-fn joining(folder: &Path) -> String {
-    let name = folder.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
-    let (folder, output) = (quoted(folder), quoted(Path::new(&format!("{name}.pt"))));
-    format!(
-        "if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} {output}"
-    )
 }
 
 pub(super) fn tar() -> Error {

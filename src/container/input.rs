@@ -29,6 +29,16 @@ pub struct Input {
 }
 
 impl Input {
+    /// A folder that is one input, whose first file describes the others.
+    pub(super) fn of_folder(container: &'static dyn Container, contents: Contents, files: Vec<MappedFile>) -> Self {
+        Self { container, contents, files, stem: String::new() }
+    }
+
+    /// True if it is a folder that several processes wrote.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.contents.pickle.as_ref().is_some_and(|facts| matches!(facts.form, "dcp" | "ranks" | "hf"))
+    }
+
     /// True if it is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         self.container.is(GGUF)
@@ -164,7 +174,7 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     };
     let mut contents = container.read(&file, options).map_err(in_file)?;
     if contents.metadata.iter().flatten().any(|(key, _)| key == DIVIDED_TENSORS) {
-        return Err(in_file(divided_tensors()));
+        return Err(in_file(divided_tensors(path)));
     }
     check_name(path, container.format_info().extension)?; // not before: a zip archive may hold other contents
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();

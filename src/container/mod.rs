@@ -28,7 +28,6 @@ mod zip;
 
 #[cfg(feature = "cli")]
 pub(crate) use code::FoundCode;
-use foreign::distributed_folder;
 pub(crate) use gguf::{ARCHITECTURE, ComputedTensor, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
@@ -90,13 +89,15 @@ pub struct ReadOptions<'a> {
     /// The keys that lead to the tensors of a PyTorch checkpoint, joined by dots; `.` for all tensors. `None` if the file
     /// decides.
     pub root: Option<&'a str>,
+    /// The rank whose tensors are taken if all ranks have a whole one, and these differ. `None` if they must be equal.
+    pub take_rank: Option<u64>,
 }
 
 impl ReadOptions<'_> {
     /// Options that leave all other decisions to the file.
     #[must_use]
     pub fn on(threads: usize) -> Self {
-        Self { threads, root: None }
+        Self { threads, root: None, take_rank: None }
     }
 }
 

@@ -17,11 +17,11 @@ const WINDOW: usize = 1 << 20;
 
 /// Compressed or encoded bytes.
 pub trait Streamed: Debug + Send + Sync {
-    /// Starts reading the bytes.
+    /// Starts reading the bytes. The first file is the one that describes the tensor.
     ///
     /// # Errors
     /// When the bytes are damaged at the start.
-    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>>;
+    fn open<'a>(&self, files: &'a [MappedFile]) -> Result<Box<dyn Stream + 'a>>;
 
     /// Size in the file, in bytes.
     fn stored_len(&self) -> u64;
@@ -109,10 +109,10 @@ impl<'a> Reader<'a> {
                 let bytes = Bytes::Borrowed(&files[*file as usize][range.clone()]);
                 Box::new(Gathered::column_major(tensor, bytes, checksum.clone()))
             }
-            (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
+            (Data::Streamed(streamed), false) => streamed.open(files)?,
             (Data::Streamed(streamed), true) => {
                 let bytes = tensor.elements.bytes(tensor.count).expect("elements of column-major tensors have a width");
-                let spooled = spool(&mut *streamed.open(&files[0])?, bytes, "to bring it into row-major order")?;
+                let spooled = spool(&mut *streamed.open(files)?, bytes, "to bring it into row-major order")?;
                 Box::new(Gathered::column_major(tensor, Bytes::Spooled(spooled), None))
             }
         };
@@ -285,7 +285,7 @@ pub(crate) fn unpack(tensor: &Tensor, files: &[MappedFile], bytes: u64) -> Resul
     if let Data::Streamed(streamed) = &tensor.data
         && let Some(unpacked) = streamed.unpacked().filter(|unpacked| unpacked.get().is_none())
     {
-        let _ = unpacked.set(spool(&mut *streamed.open(&files[0])?, bytes, "to quantize it")?);
+        let _ = unpacked.set(spool(&mut *streamed.open(files)?, bytes, "to quantize it")?);
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::operator::promote::PromoteAttributes;
 use crate::select::{Rule, Selection};
 use serde::Serialize;
 #[cfg(feature = "cli")]
-pub(crate) use shared::{ROOT, ROOT_NOTE};
+pub(crate) use shared::{ROOT, ROOT_NOTE, TAKE_RANK, TAKE_RANK_NOTE};
 use shared::{condition_names, texts};
 pub(crate) use task::Task;
 

@@ -85,6 +85,17 @@ pub(crate) const ROOT_NOTE: &str =
 
 Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...";
 
+/// Help of `--take-rank`.
+#[cfg(feature = "cli")]
+pub(crate) const TAKE_RANK: &str =
+    "Files of ranks: where ranks have other values of a whole tensor, take those of this rank";
+#[cfg(feature = "cli")]
+pub(crate) const TAKE_RANK_NOTE: &str =
+    "Files of ranks: where ranks have other values of a whole tensor, take those of this rank
+
+Statistics of BatchNorm can differ for good reasons. Without it, tcast refuses a difference. Divided tensors are never \
+taken from one rank.";
+
 /// Names of the tensors of a GGUF model, and the root of a PyTorch checkpoint.
 // A heading of the struct would also apply to the arguments that follow it in a command.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -98,7 +109,8 @@ pub struct NamingOptions {
     #[cfg_attr(feature = "cli", arg(long, value_enum, help_heading = "GGUF models", hide_short_help = true))]
     pub names: Option<Naming>,
 
-    /// GGUF models: the folder of the original model, for config.json, the tokenizer and other files of the output
+    /// GGUF models and folders of torch.distributed: the folder of the original model, for config.json, the tokenizer and
+    /// other files of the output
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
     #[cfg_attr(
         feature = "cli",
@@ -110,12 +122,17 @@ pub struct NamingOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true))]
     pub root: Option<String>,
+
+    /// The rank whose tensors are taken if all have a whole one: see [`ReadOptions`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "RANK", help = TAKE_RANK, long_help = TAKE_RANK_NOTE, hide_short_help = true))]
+    pub take_rank: Option<u64>,
 }
 
 impl NamingOptions {
     /// Opens a checkpoint, with the tensors of its root.
     pub(crate) fn probe(&self, path: &Path, threads: usize) -> error::Result<Checkpoint> {
-        checkpoint::probe(path, &ReadOptions { threads, root: self.root.as_deref() })
+        checkpoint::probe(path, &ReadOptions { threads, root: self.root.as_deref(), take_rank: self.take_rank })
     }
 
     /// Refuses names of Hugging Face for a model that has them already.
@@ -130,7 +147,7 @@ impl NamingOptions {
 
     /// Gives the tensors of a model their names.
     pub(crate) fn apply(&self, source: Checkpoint) -> error::Result<Checkpoint> {
-        source.with_root(self.root.as_deref())?.named(self.names, self.config.as_deref())
+        source.with_root(self.root.as_deref(), self.take_rank)?.named(self.names, self.config.as_deref())
     }
 }
 

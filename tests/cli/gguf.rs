@@ -541,7 +541,7 @@ fn names_that_cannot_be_mapped_are_errors() {
     bench.run("dequantize tiny.gguf --config base -o out").expect(
         2,
         "",
-        "tcast: error: tiny.gguf: the config of another folder works only with a GGUF input and names of Hugging Face
+        "tcast: error: tiny.gguf: the config of another folder works only with a distributed checkpoint, or with a GGUF input and names of Hugging Face
   leave --config out
 ",
     );

@@ -81,8 +81,18 @@ fn flags_stand_under_their_headings() {
         flags.map(|(_, flag)| flag.split([' ', '[']).next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(group("Options"), ["to", "help", "color"]);
-    let selection =
-        ["all", "protect", "force-codes", "rule", "include", "exclude", "allow-unmatched", "rename", "root"];
+    let selection = [
+        "all",
+        "protect",
+        "force-codes",
+        "rule",
+        "include",
+        "exclude",
+        "allow-unmatched",
+        "rename",
+        "root",
+        "take-rank",
+    ];
     assert_eq!(group("Which tensors"), selection);
     assert_eq!(group("Values"), ["saturate", "round-mode", "out-of-range", "opset", "fail-on", "no-saturate"]);
     assert_eq!(group("Accuracy and reports"), ["stats", "report", "hash"]);
@@ -103,11 +113,15 @@ fn no_option_is_under_the_heading_of_others() {
         ("dequantize", "GGUF models", &["names", "config"]),
         ("promote", "The common type", &["unsafe", "pytorch-scalar", "u64-target", "saturate"]),
         ("promote", "Which tensors", &["root", "tensor"]),
-        ("quantize", "Which weights", &["rule", "include", "exclude", "allow-unmatched", "rename", "root"]),
+        (
+            "quantize",
+            "Which weights",
+            &["rule", "include", "exclude", "allow-unmatched", "rename", "root", "take-rank"],
+        ),
         (
             "dequantize",
             "Which weights",
-            &["keep-activation-scales", "include", "exclude", "allow-unmatched", "rename", "root"],
+            &["keep-activation-scales", "include", "exclude", "allow-unmatched", "rename", "root", "take-rank"],
         ),
     ];
     for (command, heading, expected) in headings {

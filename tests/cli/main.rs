@@ -18,6 +18,7 @@ mod dequantize;
 mod dequantize_cost;
 mod dequantize_malformed;
 mod diff;
+mod distributed;
 mod experts;
 mod folders;
 mod foreign;

@@ -85,14 +85,11 @@ fn distributed_checkpoints_are_recognized_by_the_names_in_the_folder() {
     fs::create_dir(bench.path("dcp")).unwrap();
     bench.write("dcp/__0_0.distcp", b"PK\x03\x04");
     bench.write("dcp/.metadata", b"\x80\x04N.");
-    let join = "\n  if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch 'dcp' \
-                'dcp.pt'\n";
-    let folder =
-        format!("tcast: error: dcp: is a folder of torch.distributed.checkpoint, which tcast does not read{join}");
-    bench.run("cast dcp --to f16").expect(1, "", &folder);
+    let message = "tcast: error: dcp/.metadata: is not the .metadata of torch.distributed.checkpoint\n";
+    bench.run("cast dcp --to f16").expect(1, "", message);
     for name in ["dcp/__0_0.distcp", "dcp/.metadata"] {
         let message = format!(
-            "tcast: error: {name}: is a part of a folder of torch.distributed.checkpoint, which tcast does not read{join}"
+            "tcast: error: {name}: is a part of a folder of torch.distributed.checkpoint\n  give the folder: 'dcp'\n"
         );
         bench.run(&format!("cast {name} --to f16")).expect(1, "", &message);
         bench.run(&format!("inspect {name}")).expect(1, "", &message);
@@ -101,14 +98,6 @@ fn distributed_checkpoints_are_recognized_by_the_names_in_the_folder() {
     let message = "tcast: error: dcp: holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was \
                    not saved completely\n  save it again, or download the whole folder\n";
     bench.run("cast dcp --to f16").expect(1, "", message);
-    fs::create_dir(bench.path("ranks")).unwrap();
-    for rank in [0, 1] {
-        bench.write(&format!("ranks/model_world_size_2_rank_{rank}.pt"), b"PK\x03\x04");
-    }
-    let message = "tcast: error: ranks: holds a part of the model for each process, such as \
-                   model_world_size_2_rank_0.pt, which tcast does not join\n  gather the full state dict where the model \
-                   was trained, and save that\n";
-    bench.run("cast ranks --to f16").expect(1, "", message);
     // A usual model in the folder is converted.
     bench.write("dcp/model.safetensors", &shard(&[("a", 1.5, 2)]));
     assert_eq!(bench.run("cast dcp --to f16 -q").code, Some(0));
@@ -123,11 +112,13 @@ fn shards_with_pieces_of_tensors_are_refused() {
         let name = format!("in/shard-0000{number}-model-00001-of-00001.safetensors");
         bench.write(&name, &safetensors(header, &[0; 4]));
         let message = format!(
-            "tcast: error: {name}: holds pieces of tensors that torch.distributed.checkpoint has divided, which tcast \
-             does not join\n  join the files with its HuggingFaceStorageReader, and save the whole tensors\n"
+            "tcast: error: {name}: holds pieces of tensors that torch.distributed.checkpoint has divided\n  give the folder \
+             of all pieces: 'in'\n"
         );
         bench.run(&format!("cast {name} --to f16 -o out.safetensors")).expect(1, "", &message);
     }
+    let message = "tensor 'a': its pieces [0..1] in shard-00001-model-00001-of-00001.safetensors and [0..1] in \
+                   shard-00002-model-00001-of-00001.safetensors overlap";
     let outcome = bench.run("cast in --to f16 -o out");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("holds pieces of tensors"), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
 }

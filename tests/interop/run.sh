@@ -2,7 +2,8 @@
 # Holds the program against numpy, ml_dtypes, safetensors, onnx and an oracle of its own, in Python.
 #
 #   tests/interop/run.sh            under three minutes after the first time, which installs the libraries
-#   tests/interop/run.sh --torch    PyTorch reads what the program wrote, and the program what PyTorch saves; its installation takes minutes
+#   tests/interop/run.sh --torch    PyTorch reads what the program wrote, and the program what PyTorch saves, alone and in several
+#                                   processes; its installation takes minutes
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes, and dequantize what torchao and Quark write; with --torch's installation.
@@ -87,7 +88,7 @@ case "$TCAST" in /*) ;; *) TCAST=$PWD/$TCAST ;; esac
 export TCAST
 
 export PYTHONDONTWRITEBYTECODE=1
-exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints torch_scans} \
+exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints torch_scans distributed} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes transformers_experts kinds_of_models} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
     ${with_mlx:+mlx_models}${with_mlx:+${with_transformers:+ kinds_of_mlx}} \

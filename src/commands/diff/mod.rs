@@ -37,6 +37,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         names: args.names,
         single_experts: args.experts.is_some(),
         root: args.view.root.clone(),
+        take_rank: args.view.take_rank,
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),
         threads: NonZeroUsize::new(threads(args.view.threads)),

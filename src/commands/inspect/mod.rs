@@ -58,7 +58,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
 
 fn open(args: &InspectArgs, input: &Path) -> Result<Checkpoint> {
     let options = read_options(&args.view);
-    let mut found = checkpoint::probe(input, &options)?.with_root(options.root)?;
+    let mut found = checkpoint::probe(input, &options)?.with_root(options.root, options.take_rank)?;
     let _ = found.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
     Ok(found)
 }

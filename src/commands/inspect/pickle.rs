@@ -9,6 +9,7 @@ use crate::io::open::unreadable;
 use crate::text::{columns, counted, first_few, shorten, size, stdout_columns};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -18,15 +19,21 @@ fn facts(source: &Checkpoint) -> impl Iterator<Item = (&Input, &PickleFacts)> {
 
 /// Returns the lines about a file.
 pub(super) fn text(facts: &PickleFacts) -> String {
-    let mut text = format!("pickle: {}, protocol {}\n", facts.form, facts.protocol);
+    // Some folders have no pickle.
+    let has_pickle = facts.form != "hf";
+    let text = format!("pickle: {}, protocol {}\n", facts.form, facts.protocol);
+    let mut text = if has_pickle { text } else { String::new() };
     if !facts.roots.is_empty() {
         let rows = facts.roots.iter().map(|root| {
-            let is_read = facts.chosen.as_ref().is_none_or(|chosen| *chosen == root.key);
-            let mark = if is_read { "" } else { "not read" };
+            let mark = if root.is_read { "" } else { "not read" };
             [shorten(&root.key), counted(root.tensors, "tensor"), size(root.bytes), mark.to_owned()]
         });
         text += "root\n";
         text.extend(columns(&rows.collect::<Vec<_>>(), &[2], stdout_columns()).map(|line| line + "\n"));
+    }
+    if !facts.objects.is_empty() {
+        let (count, names) = (counted(facts.objects.len() as u64, "object"), first_few(&facts.objects, 5));
+        let _ = writeln!(text, "pickled, not read: {count}: {names}");
     }
     for name in &facts.arrays {
         let _ = writeln!(text, "array of numpy, not read: {}", shorten(name));
@@ -49,6 +56,9 @@ pub(super) fn add_json(file: &mut Value, facts: &PickleFacts) {
         "root": facts.chosen,
         "roots": facts.roots,
     });
+    if !facts.objects.is_empty() {
+        file["pickle"]["objects"] = json!(facts.objects);
+    }
     if !facts.arrays.is_empty() {
         file["pickle"]["arrays"] = json!(facts.arrays);
     }
@@ -87,7 +97,14 @@ pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
         }
     }
     let Some(folder) = &source.folder else { return Ok(()) };
-    let is_shard = |path: &Path| source.shards.iter().any(|input| input.path() == path);
+    let is_searched = |input: &Input, path: &Path| {
+        let mut unread = input.contents.pickle.iter().flat_map(|facts| &facts.unread);
+        let is_beside = path.parent() == input.path().parent();
+        input.path() == path
+            || input.is_distributed() && input.files.iter().any(|file| file.path() == path)
+            || is_beside && unread.any(|(name, _)| path.file_name() == Some(OsStr::new(name)))
+    };
+    let is_shard = |path: &Path| source.shards.iter().any(|input| is_searched(input, path));
     // Git compresses what is in this folder.
     let objects = folder.join(".git/objects");
     let mut folders = vec![folder.clone()];

@@ -105,8 +105,13 @@ impl Listing<'_> {
         };
         let of = if self.is_filtered() { format!("{} of ", entries.len()) } else { String::new() };
         let tensors = of + &counted(self.all().count() as u64, "tensor") + &quantized;
-        if let (None, [input]) = (&self.source().folder, &self.source().shards[..]) {
-            return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
+        match &self.source().shards[..] {
+            [input] if self.source().folder.is_none() || input.is_distributed() => {
+                let facts = input.contents.pickle.as_ref().filter(|_| input.is_distributed());
+                let format = facts.map_or(input.container.format_info().extension, |facts| facts.form);
+                return format!("{path}: {format}, {tensors}, {}\n", size(input.len()));
+            }
+            _ => {}
         }
         let shards = &self.source().shards;
         let all = size(self.source().bytes());

@@ -5,7 +5,7 @@ use super::names::{ShardFolder, described_shards, file_names, folders_of_shards,
 use super::read_text;
 use super::side_files::{CONFIG, descriptions};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
-use crate::container::{ReadOptions, as_json, by_extension, distributed_folder, known_formats, probe_with};
+use crate::container::{ReadOptions, as_json, by_extension, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
 use crate::io::listing::entries;
 use crate::io::open::is_missing;
@@ -126,11 +126,6 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];
     let what = &*format!("is a folder without {} files", described_shards());
     let error = |what: &str| Error::new(what).in_file(folder);
-    let names = file_names(folder).unwrap_or_default();
-    let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
-    if let Some(distributed) = distributed_folder(folder, &names) {
-        return distributed.in_file(folder);
-    }
     let inner = folders_of_shards(folder);
     if !inner.is_empty() {
         return error(what).intending(Intended::Folders(inner.into()));

@@ -29,6 +29,7 @@ pub(crate) use side_files::describes;
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
+use super::pytorch::{is_shard_of_pieces, open_folder};
 use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_with};
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -43,6 +44,9 @@ use side_files::DESCRIPTIONS;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+
+/// Folder of the config and the tokenizer in a checkpoint of verl and others.
+const BASE: &str = "huggingface";
 
 /// A file, or a folder of shards.
 #[derive(Default)]
@@ -99,6 +103,17 @@ impl Checkpoint {
     /// True if the checkpoint is an ONNX model.
     pub(crate) fn is_model(&self) -> bool {
         self.shards.iter().any(|shard| shard.container.format_info().is_changed_only())
+    }
+
+    /// True if the checkpoint is a folder that several processes wrote.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.shards.first().is_some_and(Input::is_distributed)
+    }
+
+    /// True if the checkpoint is a folder with a file for each rank.
+    pub(crate) fn has_ranks(&self) -> bool {
+        let facts = self.shards.first().and_then(|shard| shard.contents.pickle.as_ref());
+        facts.is_some_and(|facts| facts.form == "ranks")
     }
 
     /// True if the checkpoint is a GGUF model.
@@ -246,6 +261,13 @@ fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     };
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
+    if files.index.is_none()
+        && files.shards.iter().all(|shard| is_shard_of_pieces(shard))
+        && let Some(input) = open_folder(folder, options)?
+    {
+        let base = Some(folder.join(BASE)).filter(|base| base.join(CONFIG).is_file());
+        return Ok(Checkpoint { folder: Some(folder.to_owned()), shards: vec![input], base, ..Checkpoint::default() });
+    }
     let checkpoint = match &files.index {
         Some(index) => {
             open_indexed(&files, Index::read(&folder.join(index)).map_err(unusable(folder, index))?, options)

@@ -36,11 +36,15 @@ pub struct AssembledTensor {
 }
 
 impl Checkpoint {
-    /// Refuses a root for inputs that have none.
+    /// Refuses a root or a rank for inputs that have none.
     ///
     /// # Errors
-    /// When no file is a checkpoint of PyTorch.
-    pub(crate) fn with_root(self, root: Option<&str>) -> Result<Self> {
+    /// When no file is a checkpoint of PyTorch, or has ranks.
+    pub(crate) fn with_root(self, root: Option<&str>, take_rank: Option<u64>) -> Result<Self> {
+        if take_rank.is_some() && !self.has_ranks() {
+            let error = Error::usage("is not a folder with a file for each rank, and only these have ranks");
+            return Err(error.in_file(&self.path).without("take_rank"));
+        }
         if root.is_some() && self.shards.iter().all(|shard| shard.contents.pickle.is_none()) {
             let error = Error::usage("is not a checkpoint of PyTorch, and only these have a root");
             return Err(error.in_file(&self.path).without("root"));
@@ -56,8 +60,9 @@ impl Checkpoint {
     pub(crate) fn named(mut self, names: Option<Naming>, base: Option<&Path>) -> Result<Self> {
         let is_gguf = self.is_gguf();
         if let Some(base) = base {
-            if !is_gguf || names != Some(Naming::HuggingFace) {
-                let message = "the config of another folder works only with a GGUF input and names of Hugging Face";
+            if !self.is_distributed() && (!is_gguf || names != Some(Naming::HuggingFace)) {
+                let message = "the config of another folder works only with a distributed checkpoint, or with a GGUF input and \
+                               names of Hugging Face";
                 return Err(Error::usage(message).in_file(&self.path).without("config"));
             }
             if !base.join(CONFIG).is_file() {

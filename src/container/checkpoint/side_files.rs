@@ -2,6 +2,7 @@
 
 use super::{Checkpoint, check, is_index, is_written_shard, probe, read_text, without_byte_order_mark};
 use crate::container::json::{MapOnly, as_json, members};
+use crate::container::pytorch::is_part_of_folder;
 use crate::container::{ReadOptions, ShardNames};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
@@ -80,6 +81,8 @@ impl SideFiles {
                     || inner.as_os_str().is_empty() && shards.is_shard(&name)
                 {
                     // tcast writes a new one, or already reports that the index lacks it.
+                } else if inner.as_os_str().is_empty() && is_part_of_folder(&name) {
+                    // It is a part of a distributed checkpoint.
                 } else if is_own(&name) {
                     // The entry belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()

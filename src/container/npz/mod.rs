@@ -159,8 +159,8 @@ struct Deflated {
 }
 
 impl Streamed for Deflated {
-    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
-        let mut bytes = self.member.open(file);
+    fn open<'a>(&self, files: &'a [MappedFile]) -> Result<Box<dyn Stream + 'a>> {
+        let mut bytes = self.member.open(&files[0]);
         bytes.fill(&mut vec![0; self.header_len])?;
         Ok(Box::new(bytes))
     }

@@ -159,7 +159,8 @@ struct TypedField {
 }
 
 impl Streamed for TypedField {
-    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
+    fn open<'a>(&self, files: &'a [MappedFile]) -> Result<Box<dyn Stream + 'a>> {
+        let file = &files[0];
         let ranges = Box::new(self.typed.ranges(file, self.message.clone()));
         Ok(Box::new(TypedValues { typed: self.typed, file, ranges, head: VecDeque::new(), rest: &[], count: 0 }))
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::text::shorten;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Maximum number of classes and functions that a file names. Checkpoints name a few dozen.
 const MOST_NAMES: usize = 10_000;
@@ -15,7 +16,7 @@ const MOST_NAMES: usize = 10_000;
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) struct PickleFacts {
-    /// `zip` or `legacy`.
+    /// `zip` or `legacy`; `dcp`, `ranks` or `hf` for a folder.
     pub(crate) form: &'static str,
     /// Protocol of the pickle.
     pub(crate) protocol: u8,
@@ -31,6 +32,10 @@ pub(crate) struct PickleFacts {
     pub(crate) arrays: Vec<String>,
     /// Names in `globals` that may do harm to other programs that load the file.
     pub(crate) suspicious: BTreeSet<String>,
+    /// Names of pickled objects that are no tensors.
+    pub(crate) objects: Vec<String>,
+    /// Archives with pickles that were not read: files beside this one, and places in them.
+    pub(crate) unread: Vec<(String, Range<u64>)>,
 }
 
 /// An entry of the root, and its tensors.
@@ -45,17 +50,37 @@ pub(crate) struct RootInfo {
     /// True if it is a dict under one of the usual keys for weights.
     #[serde(skip)]
     pub(crate) is_weights: bool,
+    /// True if its tensors are read, or some of them.
+    #[serde(skip)]
+    pub(crate) is_read: bool,
 }
 
 impl RootInfo {
-    pub(super) fn of(entry: &RootEntry, found: &[Result<Tensor>]) -> Self {
+    pub(super) fn of(entry: &RootEntry, found: &[Result<Tensor>], chosen: Option<&str>) -> Self {
         let found = &found[entry.tensors.clone()];
         let bytes = found.iter().flatten().filter_map(|tensor| tensor.elements.bytes(tensor.count)).sum();
-        Self { key: entry.key.clone(), tensors: found.len() as u64, bytes, is_weights: entry.is_weights() }
+        let is_read = chosen.is_none_or(|chosen| chosen == entry.key);
+        Self { key: entry.key.clone(), tensors: found.len() as u64, bytes, is_weights: entry.is_weights(), is_read }
     }
 }
 
 impl PickleFacts {
+    /// Adds the names of code in another pickle.
+    pub(super) fn merge(&mut self, other: &Self) -> Result<()> {
+        for (name, count) in &other.globals {
+            *self.globals.entry(name.clone()).or_default() += count;
+        }
+        self.suspicious.extend(other.suspicious.iter().cloned());
+        self.check_count()
+    }
+
+    fn check_count(&self) -> Result<()> {
+        if self.globals.len() <= MOST_NAMES {
+            return Ok(());
+        }
+        Err(Error::new(format!("malformed pickle: it names more than {MOST_NAMES} classes and functions")))
+    }
+
     /// Adds the names of code in a pickle.
     pub(super) fn add_code(&mut self, values: &PickleValues) -> Result<()> {
         for name in 0..values.names.len() as u32 {
@@ -65,11 +90,7 @@ impl PickleFacts {
             if harmless.is_none() || *is_misused {
                 self.suspicious.insert(values.full_name(name));
             }
-            if self.globals.len() > MOST_NAMES {
-                return Err(Error::new(format!(
-                    "malformed pickle: it names more than {MOST_NAMES} classes and functions"
-                )));
-            }
+            self.check_count()?;
         }
         Ok(())
     }

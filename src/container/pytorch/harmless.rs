@@ -14,6 +14,8 @@ pub(super) enum CodeUse {
     Instance(Holds),
     /// `__new__` without arguments, and entries like those of a dict.
     Filled,
+    /// Only the one call of `getattr` that names a class, which was made.
+    Attribute,
 }
 
 /// Values, besides data, that the attributes of an instance may hold without harm.
@@ -125,6 +127,37 @@ const HARMLESS: &[(&str, CodeUse, &str)] = &[
     ),
     ("omegaconf.nodes", Instance(Family), "LiteralNode NoneNode PathNode StringNode ValueNode"),
     ("omegaconf.tupleconfig", Instance(Family), "TupleConfig"),
+    (
+        "torch.distributed.checkpoint.metadata",
+        Instance(Family),
+        "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata",
+    ),
+    ("torch.distributed.checkpoint.metadata", Instance(Data), "MetadataIndex StorageMeta"),
+    ("torch.distributed.checkpoint.metadata", Call, "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.filesystem", Instance(Data), "_StorageInfo"),
+    ("torch.distributed.tensor", Value, "DTensor"),
+    ("torch.distributed._tensor.api", Value, "DTensor"),
+    ("torch.distributed.tensor._dtensor_spec", Instance(Family), "DTensorSpec"),
+    ("torch.distributed.tensor._dtensor_spec", Call, "TensorMeta ShardOrderEntry"),
+    ("torch.distributed.tensor.placement_types", Instance(Data), "Shard _StridedShard Replicate Partial"),
+    ("torch.distributed._tensor.placement_types", Instance(Family), "DTensorSpec"),
+    ("torch.distributed._tensor.placement_types", Call, "TensorMeta"),
+    ("torch.distributed._tensor.placement_types", Instance(Data), "Shard Replicate Partial _Partial"),
+    ("torch.distributed.device_mesh", Instance(Family), "DeviceMesh"),
+    ("torch.distributed._mesh_layout", Instance(Family), "_MeshLayout _FlatLayout"),
+    ("torch.distributed._shard.sharded_tensor.api", Value, "ShardedTensor"),
+    (
+        "torch.distributed._shard.sharded_tensor.api",
+        Instance(Data),
+        "ProcessGroupState ShardedTensor.ProcessGroupState",
+    ),
+    ("torch.distributed._shard.sharded_tensor.metadata", Instance(Family), "ShardedTensorMetadata TensorProperties"),
+    ("torch.distributed._shard.sharded_tensor.metadata", Call, "MEM_FORMAT_ENCODING"),
+    ("torch.distributed._shard.sharded_tensor.shard", Instance(Family), "Shard"),
+    ("torch.distributed._shard.metadata", Instance(Family), "ShardMetadata"),
+    ("torch.distributed._shard.sharding_spec.api", Instance(Family), "EnumerableShardingSpec"),
+    ("torch.distributed._shard.sharding_spec.chunk_sharding_spec", Instance(Family), "ChunkShardingSpec"),
+    ("torch.distributed.remote_device", Instance(Data), "_remote_device"),
     (
         "torch.nn.modules.activation",
         Instance(Family),

@@ -6,6 +6,7 @@
 //! only read.
 
 mod code;
+mod distributed;
 mod harmless;
 mod meaning;
 mod pickle;
@@ -25,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
 pub(crate) use code::{PickleFacts, RootInfo};
+pub(super) use distributed::{is_part_of_folder, is_shard_of_pieces, open_folder, search_unread};
 use pickle::{Pickle, SearchEnd};
 use std::collections::{BTreeSet, HashMap};
 use tree::RootEntry;
@@ -283,8 +285,8 @@ impl<'a> TorchFile<'a> {
                 Error::new("malformed pickle: it refers to its tensors more often than any checkpoint does")
             });
             memory = left?;
-            found.push(match view::tensor(name.clone(), &values, call, &storages) {
-                Ok(tensor) => Ok(tensor),
+            found.push(match view::view(&values, call, &storages) {
+                Ok(view) => Ok(view.into_tensor(&name)),
                 Err(error) => Err(error.if_unreadable(&name)?),
             });
             Ok(())
@@ -296,12 +298,13 @@ impl<'a> TorchFile<'a> {
         if let Some(name) = names.repeated(found.iter().map(name_of)) {
             return Err(Error::new(format!("two tensors have the name '{}'", shorten(&name))));
         }
-        let roots: Vec<RootInfo> = entries.iter().map(|entry| RootInfo::of(entry, &found)).collect();
         let chosen = match root {
             None => unwrapped(&entries).map(|entry| entry.key.clone()),
             Some(ALL) => None,
             Some(root) => Some(root.to_owned()),
         };
+        let roots = entries.iter().map(|entry| RootInfo::of(entry, &found, chosen.as_deref()));
+        let roots: Vec<RootInfo> = roots.collect();
         let mut is_there = chosen.is_none();
         let inner = |name: &str| match &chosen {
             None => Some(name.to_owned()),

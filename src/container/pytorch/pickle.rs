@@ -560,6 +560,9 @@ impl<'a> Machine<'a> {
                 self.values.check_call(class, none, true)?;
                 return self.values.add_object(Some(class), arguments);
             }
+            if let Some(class) = self.values.class_by_attribute(name, arguments)? {
+                return Ok(class);
+            }
             self.values.check_call(name, arguments, is_new)?;
             let meaning = self.values.names[name as usize].meaning;
             let argument = |at: usize| self.values.sequence(arguments).and_then(|all| all.get(at)).copied();

@@ -30,10 +30,15 @@ pub(super) struct RootEntry {
 const WEIGHTS: [&str; 10] =
     ["state_dict", "model", "module", "model_state_dict", "params", "params_ema", "net", "generator", "weights", "ema"];
 
+/// True for the usual keys for weights.
+pub(super) fn is_key_of_weights(key: &str) -> bool {
+    WEIGHTS.contains(&key)
+}
+
 impl RootEntry {
     /// True if it is a dict under one of the usual keys for weights.
     pub(super) fn is_weights(&self) -> bool {
-        self.is_dict && WEIGHTS.contains(&&*self.key)
+        self.is_dict && is_key_of_weights(&self.key)
     }
 }
 

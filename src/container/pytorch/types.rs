@@ -73,6 +73,11 @@ impl TorchType {
         if module == b"torch" { TYPES.iter().find(is_name) } else { None }
     }
 
+    /// Returns the type whose elements have this dtype, each in whole bytes.
+    pub(super) fn of_dtype(dtype: Dtype) -> Option<&'static Self> {
+        TYPES.iter().find(|known| known.dtype == Some(dtype) && known.elements() == 1)
+    }
+
     /// Returns the type of the elements of a storage of this class, in the memory of any device.
     pub(super) fn of_storage(module: &[u8], class: &[u8]) -> Option<&'static Self> {
         let class = class.strip_suffix(b"Storage").filter(|class| !class.is_empty())?;

@@ -22,10 +22,13 @@ impl PickleValues<'_> {
     pub(super) fn check_call(&mut self, name: u32, arguments: PickleValue, is_new: bool) -> Result<()> {
         let has_arguments = self.sequence(arguments).is_none_or(|arguments| !arguments.is_empty());
         let is_harmless = match self.names[name as usize].harmless {
-            Some(CodeUse::Value) => false,
-            Some(CodeUse::Call) => self.is_data(arguments)? && self.are_arguments(name, arguments),
+            // A name that is not on the list may do harm itself.
+            Some(CodeUse::Value | CodeUse::Attribute) | None => false,
+            Some(CodeUse::Call) => match self.class_of_distributed(name, arguments) {
+                Some(class) => self.holds_only(arguments, Holds::Family, Some(class))?,
+                None => self.is_data(arguments)? && self.are_arguments(name, arguments),
+            },
             Some(CodeUse::Instance(_) | CodeUse::Filled) => is_new && !has_arguments,
-            None => return Ok(()), // the name itself may do harm
         };
         if !is_harmless {
             self.misuse(Some(name));
@@ -50,6 +53,37 @@ impl PickleValues<'_> {
             (CallMeaning::ArrayType, ..) | (_, b"_reconstruct" | b"encode", _) => false,
             _ => true,
         }
+    }
+
+    /// Returns the class of a tensor of several processes that a call rebuilds with its parts, which are objects.
+    fn class_of_distributed(&self, name: u32, arguments: PickleValue) -> Option<u32> {
+        let is_rebuilding = self.code(name) == (b"torch._tensor", b"_rebuild_from_type_v2");
+        match self.sequence(arguments).filter(|_| is_rebuilding)? {
+            &[PickleValue::Name(function), PickleValue::Name(class), ..] => {
+                let is_wrapper = self.code(function) == (b"torch._utils", b"_rebuild_wrapper_subclass");
+                (is_wrapper && self.is_distributed(class)).then_some(class)
+            }
+            _ => None,
+        }
+    }
+
+    /// True for a harmless class of torch.distributed.
+    fn is_distributed(&self, class: u32) -> bool {
+        self.names[class as usize].harmless.is_some() && self.code(class).0.starts_with(b"torch.distributed.")
+    }
+
+    /// Returns the class that a call of `getattr` names, if it is the one that torch writes: `ProcessGroupState` of
+    /// `ShardedTensor`.
+    pub(super) fn class_by_attribute(&mut self, name: u32, arguments: PickleValue) -> Result<Option<PickleValue>> {
+        let is_getattr = matches!(self.code(name), (b"builtins" | b"__builtin__", b"getattr"));
+        let Some(&[PickleValue::Name(class), attribute]) = self.sequence(arguments).filter(|_| is_getattr) else {
+            return Ok(None);
+        };
+        let is_class = self.code(class) == (b"torch.distributed._shard.sharded_tensor.api", b"ShardedTensor");
+        let extent = self.extent(attribute).filter(|_| self.text(attribute) == Some(b"ProcessGroupState"));
+        let Some(extent) = extent.filter(|_| is_class) else { return Ok(None) };
+        self.names[name as usize].harmless = Some(CodeUse::Attribute);
+        self.add_name(self.module_of(class), extent).map(Some)
     }
 
     /// Returns the letter and the width of the code of an array's type.
@@ -79,11 +113,17 @@ impl PickleValues<'_> {
     /// Checks keys of dicts and elements of sets, which Python hashes and compares.
     pub(super) fn check_hashed(&mut self, values: impl Iterator<Item = PickleValue>) -> Result<()> {
         for value in values {
-            if !self.is_data(value)? {
+            if !self.is_data(value)? && !self.is_place_of_chunk(value) {
                 self.misuse(self.class_in(value));
             }
         }
         Ok(())
+    }
+
+    /// True for a key of the chunks of torch.distributed.checkpoint. Python hashes its attributes, which are data.
+    fn is_place_of_chunk(&self, value: PickleValue) -> bool {
+        let class = self.class_in_object(value).map(|class| self.code(class));
+        class == Some((b"torch.distributed.checkpoint.metadata", b"MetadataIndex"))
     }
 
     /// Returns the class of an instance, or of one in a tuple.
@@ -129,7 +169,14 @@ impl PickleValues<'_> {
 
     /// True for a dict of attributes that an instance may hold.
     fn are_attributes(&mut self, class: u32, state: PickleValue, holds: Holds) -> Result<bool> {
-        let PickleValue::Dict(dict) = state else { return Ok(false) };
+        let dict = match state {
+            PickleValue::Dict(dict) => dict,
+            // With slots, or with a method of its own that takes a tuple.
+            PickleValue::Tuple(_) if self.is_distributed(class) => {
+                return self.holds_only(state, holds, Some(class));
+            }
+            _ => return Ok(false),
+        };
         let entries = &self.dicts[dict as usize].entries;
         // OmegaConf reads attributes of the metadata of its containers.
         let is_known = |(key, value): &(PickleValue, PickleValue)| match self.text(*key) {
@@ -226,14 +273,17 @@ impl PickleValues<'_> {
 
     /// True if a value holds no instances but those that an instance of the class may hold.
     fn holds_only(&mut self, value: PickleValue, holds: Holds, class: Option<u32>) -> Result<bool> {
-        let family = |name: u32| self.code(name).0.split(|byte| *byte == b'.').next();
+        let family = |name: u32| {
+            let module = self.code(name).0;
+            (module.split(|byte| *byte == b'.').next(), module.starts_with(b"torch.distributed."))
+        };
         let is_allowed = |other: u32| {
             let name = &self.names[other as usize];
             match name.harmless {
                 Some(CodeUse::Instance(_) | CodeUse::Filled) => {
                     holds == Holds::Family && class.is_some_and(|class| family(class) == family(other))
                 }
-                Some(CodeUse::Call | CodeUse::Value) | None => true,
+                Some(CodeUse::Call | CodeUse::Value | CodeUse::Attribute) | None => true,
             }
         };
         let is_holder = |value: PickleValue| {

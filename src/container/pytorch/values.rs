@@ -353,6 +353,11 @@ impl<'a> PickleValues<'a> {
         (self.at(module), self.at(name))
     }
 
+    /// Returns the place of the module of a class or function in the pickle.
+    pub(super) fn module_of(&self, at: u32) -> PickleRange {
+        self.names[at as usize].module.clone()
+    }
+
     /// Returns the full name of a class or function for messages.
     pub(super) fn full_name(&self, at: u32) -> String {
         let (module, name) = self.code(at);

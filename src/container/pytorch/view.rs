@@ -10,6 +10,7 @@ use super::values::{PickleValue, PickleValues, StorageUse, TensorCall};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::kernel::Storage;
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -91,13 +92,46 @@ pub(super) fn memory(values: &PickleValues, call: &TensorCall) -> usize {
     512 + 32 * shape.map_or(0, |shape| shape.len().min(MOST_DIMENSIONS))
 }
 
-/// Returns the tensor that a call rebuilds.
-pub(super) fn tensor(
-    name: String,
-    values: &PickleValues,
-    call: &TensorCall,
-    storages: &StorageTable,
-) -> Result<Tensor, TensorError> {
+/// A tensor of torch as a part of its storage.
+pub(super) struct View {
+    pub(super) torch_type: &'static TorchType,
+    pub(super) form: Storage,
+    /// In elements of torch.
+    pub(super) shape: Vec<u64>,
+    pub(super) strides: Vec<u64>,
+    /// Number of elements.
+    pub(super) count: u64,
+    /// The bytes from the first element to the end of the last.
+    pub(super) range: Range<usize>,
+    /// Bits of each element that change.
+    pub(super) flipped: Option<[u8; 16]>,
+}
+
+impl View {
+    /// Returns the tensor of this view.
+    pub(super) fn into_tensor(self, name: &str) -> Tensor {
+        let Self { torch_type, form, shape, strides, count, range, flipped } = self;
+        let data = if flipped.is_none() && (count == 0 || is_row_major(&shape, &strides)) {
+            Data::plain(range)
+        } else {
+            let dimensions = shape.iter().copied().zip(strides).collect();
+            let width = torch_type.width as usize;
+            Data::Streamed(Arc::new(StridedView { range, width, dimensions, flipped, unpacked: OnceLock::new() }))
+        };
+        Tensor {
+            name: name.into(),
+            shape: in_elements(shape, torch_type).into(),
+            count,
+            elements: Elements::numbers(form),
+            fortran_order: false,
+            data,
+            stored: torch_type.name.into(),
+        }
+    }
+}
+
+/// Returns the view that a call rebuilds.
+pub(super) fn view(values: &PickleValues, call: &TensorCall, storages: &StorageTable) -> Result<View, TensorError> {
     if call.meaning == CallMeaning::NotPlain {
         return Err(unreadable(not_plain(values, call.name)));
     }
@@ -156,22 +190,7 @@ pub(super) fn tensor(
     }
 
     let flipped = flipped(form.dtype, big_endian, is_conjugate, is_negative).map_err(unreadable)?;
-    let data = if flipped.is_none() && (count == 0 || is_row_major(&shape, &strides)) {
-        Data::plain(place)
-    } else {
-        let dimensions = shape.iter().copied().zip(strides).collect();
-        let view = StridedView { range: place, width: width as usize, dimensions, flipped, unpacked: OnceLock::new() };
-        Data::Streamed(Arc::new(view))
-    };
-    Ok(Tensor {
-        name: name.into(),
-        shape: in_elements(shape, torch_type).into(),
-        count,
-        elements: Elements::numbers(form),
-        fortran_order: false,
-        data,
-        stored: torch_type.name.into(),
-    })
+    Ok(View { torch_type, form, shape, strides, count, range: place, flipped })
 }
 
 /// Describes a tensor that cannot be read, because a special function rebuilds it, or its class is not one of torch.
@@ -215,7 +234,7 @@ fn is_row_major(shape: &[u64], strides: &[u64]) -> bool {
 }
 
 /// Returns the shape in elements: two that torch counts as one are in the last dimension.
-fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Vec<u64> {
+pub(super) fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Vec<u64> {
     match (torch_type.elements(), shape.last_mut()) {
         (1, _) => {}
         (elements, Some(last)) => *last *= elements, // lengths have 63 bits
@@ -260,7 +279,8 @@ struct StridedView {
 }
 
 impl Streamed for StridedView {
-    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
+    fn open<'a>(&self, files: &'a [MappedFile]) -> Result<Box<dyn Stream + 'a>> {
+        let file = &files[0];
         read_ahead(file, &self.range)?;
         let gathered = Gathered::strided(&file[self.range.clone()], self.width, &self.dimensions);
         Ok(match self.flipped {

@@ -135,7 +135,7 @@ const USUAL: u64 = 5_000_000_000;
 pub(super) fn spread(job: &Job, source: &Checkpoint) -> Spread {
     match job.task.max_shard_size() {
         Some(most) => Spread::UpTo(most),
-        None if source.folder.is_none() => Spread::UpTo(USUAL),
+        None if source.folder.is_none() || source.is_distributed() => Spread::UpTo(USUAL),
         // The stack of a layer can have the experts of several shards, which would be left without tensors.
         None if source.experts == Some(ExpertForm::Stacked) && source.shards.len() > 1 => {
             Spread::UpTo(source.shards.iter().map(Input::len).max().unwrap_or(USUAL))
@@ -182,7 +182,7 @@ fn report_side_files(side_files: &SideFiles, manifest: &Manifest, source: &Check
 fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
     // diffusers and transformers use different names for the file of a model.
     let own_index = match (&source.folder, &source.shards[..]) {
-        (Some(_), [first, rest @ ..]) if rest.is_empty() || !source.added.is_empty() => {
+        (Some(_), [first, rest @ ..]) if !first.is_distributed() && (rest.is_empty() || !source.added.is_empty()) => {
             Some(source.shard_name(first)).filter(|name| !name.contains("-of-"))
         }
         _ => None,

@@ -92,7 +92,8 @@ pub(crate) fn diff_checked(
     options: &DiffOptions,
     check: impl FnOnce(&[Model; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
-    let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
+    let reading =
+        ReadOptions { threads: options.threads(), root: options.root.as_deref(), take_rank: options.take_rank };
     let open = |path: &Path| -> Result<Checkpoint> {
         let source = checkpoint::open(path, &reading)?.named(options.names, None)?;
         let mut source = source.with_single_experts(options.names)?;

@@ -21,6 +21,8 @@ pub struct DiffOptions<'a> {
     pub single_experts: bool,
     /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     pub root: Option<String>,
+    /// The rank whose tensors are taken where ranks differ: see [`ReadOptions`](crate::container::ReadOptions).
+    pub take_rank: Option<u64>,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
     pub tolerance: Option<f64>,
     /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
@@ -39,6 +41,7 @@ impl Default for DiffOptions<'_> {
             names: None,
             single_experts: false,
             root: None,
+            take_rank: None,
             tolerance: None,
             rtol: None,
             threads: None,
