@@ -95,6 +95,7 @@ mod conversion;
 mod convert;
 mod job;
 mod list;
+mod lora;
 #[cfg(test)]
 mod random;
 mod read;

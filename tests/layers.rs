@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["measure"],
     &["plan", "staging"],
+    &["lora"],
     &["read"],
     &["options"],
     &["progress"],

@@ -48,6 +48,15 @@ pub struct ContentOptions {
     #[cfg_attr(feature = "cli", arg(long, requires = "replace", hide_short_help = true))]
     pub allow_reshape: bool,
 
+    /// Merge an adapter, such as LoRA, into the weights of the model; repeatable
+    ///
+    /// The folder or file of an adapter of PEFT, MLX, kohya, diffusers, ComfyUI or llama.cpp. STRENGTH multiplies its delta
+    /// [default: 1]. Adapters are added in their order, in float64, and each value is rounded once.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "ADAPTER[=STRENGTH]"))]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub lora: Vec<AdapterOption>,
+
     /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
     ///
     /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a
@@ -87,6 +96,38 @@ impl FromStr for Addition {
             Some((path, pattern)) => Ok(Self { path: path.into(), pattern: Some(pattern.parse()?) }),
             None => Ok(Self { path: text.into(), pattern: None }),
         }
+    }
+}
+
+/// `ADAPTER[=STRENGTH]`: an adapter to merge.
+#[derive(Clone, Debug)]
+pub struct AdapterOption {
+    /// Its folder or file.
+    pub path: PathBuf,
+    /// The factor of its delta.
+    pub strength: f64,
+}
+
+impl Display for AdapterOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.path.display(), self.strength)
+    }
+}
+
+impl FromStr for AdapterOption {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let with_strength = text.rsplit_once('=').filter(|_| !Path::new(text).exists());
+        let number = with_strength.and_then(|(path, strength)| Some((path, strength.parse::<f64>().ok()?)));
+        let (path, strength) = number.unwrap_or((text, 1.0));
+        if path.is_empty() {
+            return Err(Error::new("an adapter is given as ADAPTER or ADAPTER=STRENGTH"));
+        }
+        if !strength.is_finite() {
+            return Err(Error::new(format!("the strength {strength} is not a finite number")));
+        }
+        Ok(Self { path: path.into(), strength })
     }
 }
 
@@ -141,6 +182,6 @@ impl ContentOptions {
     pub(crate) fn changes_contents(&self) -> bool {
         let has_choice = !(self.only.is_empty() && self.drop.is_empty());
         let has_additions = !(self.add.is_empty() && self.replace.is_empty());
-        has_choice || has_additions || !(self.set.is_empty() && self.unset.is_empty())
+        has_choice || has_additions || !self.lora.is_empty() || !(self.set.is_empty() && self.unset.is_empty())
     }
 }

@@ -1,8 +1,11 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
+use super::quantization::{CodesSource, Quantization};
 use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
+use super::stored::Few;
+use super::weight_rows::{MergedRows, WeightRows, WeightValues};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
@@ -10,12 +13,15 @@ use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
+use crate::lora::Merge;
 use crate::operator::Operator;
+use crate::quant::{PlainWeight, WeightEncoder};
 use crate::read::SourceTensor;
 use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
@@ -74,12 +80,43 @@ impl<'r, 'a> Steps<'r, 'a> {
         let is_nameless = input.container.format_info().has_names && self.request.container.format_info().holds_one;
         let name = if is_nameless { &*tensor.name } else { input.name_of(tensor) };
         let to = self.request.container.form(target.unwrap_or(form.dtype()));
+        if let Some(merge) = self.request.merges.and_then(|merges| merges.of(input.name_of(tensor))) {
+            let kept = target.err().and(reason);
+            let step = self.merged((place, source), (name, &tensor.shape), merge, to, kept);
+            self.made.push(step.map_err(in_place)?);
+            return Ok(());
+        }
         let conversion = self.conversions.get(form, to, target.is_ok()).map_err(|error| error.in_tensor(name))?;
         let kept = target.err().map(|own| reason.unwrap_or(own));
         let mut step = Step::convert(place, source, Cow::Borrowed(name), conversion, kept);
         step.fortran_order = tensor.fortran_order && !source.is_transposed;
         self.made.push(step);
         Ok(())
+    }
+
+    /// Makes the step for a tensor that adapters change.
+    fn merged(
+        &self,
+        (place, source): (TensorIndex, SourceTensor<'a>),
+        (name, shape): (&str, &[u64]),
+        merge: &Arc<Merge>,
+        to: Form,
+        kept: Option<KeptReason>,
+    ) -> Result<Step<'a>> {
+        if !source.is_plain() {
+            return Err(Error::new("is compressed or in another order, and adapters are merged into plain tensors only"));
+        }
+        merge.set_used();
+        let merged = MergedRows { base: WeightValues::Rows(0), merge: Arc::clone(merge), target: Dtype::Float64 };
+        let rows = WeightRows {
+            sources: Few::One(source),
+            values: WeightValues::Merged(Arc::new(merged)),
+            encoder: WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype()))),
+        };
+        let codes = CodesSource::Cast(Arc::new(self.conversions.of_merged(to)?));
+        let mut step = Step::encode(place, Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes });
+        step.kept = kept.filter(|reason| *reason != KeptReason::Already);
+        Ok(step)
     }
 
     /// Casts a tensor, or copies it without a type, with another name and shape. `kept` is the reason for not
@@ -104,6 +141,13 @@ impl<'r, 'a> Steps<'r, 'a> {
         let target = to.unwrap_or(form.dtype());
         if self.request.container.stores(target).is_none() {
             return Err(in_place(self.request.container.refusal(target, true)));
+        }
+        let merge = self.request.merges.and_then(|merges| merges.of(input.name_of(tensor)));
+        if let Some(merge) = merge.filter(|_| *shape == *tensor.shape) {
+            let to = self.request.container.form(target);
+            let step = self.merged((place, source), (name, shape), merge, to, kept).map_err(in_place)?;
+            self.made.push(step);
+            return Ok(());
         }
         let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
         let name = Cow::Owned(name.to_owned());

@@ -138,6 +138,7 @@ impl Report {
                 }
             }
         }
+        text += &self.merged();
         text += &self.unfit();
         if self.is_quantized() {
             text += &self.requantized();

@@ -147,7 +147,7 @@ impl<'a> Planner<'_, 'a> {
                 WeightValues::Coded(decoder, _) => {
                     WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
                 }
-                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => {
+                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
                     WeightValues::Rows(expert.first_row)
                 }
             },

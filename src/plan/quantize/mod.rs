@@ -198,6 +198,7 @@ impl Planner<'_, '_> {
         PlanFindings {
             notes: self.notes(weights, misfits),
             config: config.block,
+            adapters: Vec::new(),
             dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
             loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
         }
