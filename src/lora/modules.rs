@@ -327,13 +327,13 @@ impl Changes<'_, '_> {
             let area = self.base.tensors[target.tensor].shape.iter().skip(2).product::<u64>().max(1);
             let is_of_columns = !is_peft && is_of_columns(magnitude, shape, area);
             let columns_each = if is_transposed { Some(1) } else { is_of_columns.then_some(area) };
-            self.decompose(context, &place, delta, (factor, share), (magnitude, columns_each))?;
+            self.decompose(&place, delta, (factor, share), (magnitude, columns_each))?;
         } else {
             let how = How::Add { delta, factor: scale * strength, swaps_halves: place.swaps_halves };
             self.push(&place, how);
         }
         if let Some(bias) = module.part(Part::Bias) {
-            self.add_bias(context, target, bias, scale * strength)?;
+            self.add_bias(target, bias, scale * strength)?;
         }
         Ok(())
     }
@@ -389,7 +389,7 @@ impl Changes<'_, '_> {
             let rows = Some((place.start / place.columns.max(1), place.rows)).filter(|_| place.start > 0);
             let target = Target { tensor: place.tensor, expert: None, rows, swaps_halves: place.swaps_halves };
             summary.count(place.tensor, None, 1.0);
-            self.add_bias(context, &target, bias, context.strength)?;
+            self.add_bias(&target, bias, context.strength)?;
         }
         Ok(())
     }
@@ -407,7 +407,7 @@ impl Changes<'_, '_> {
     }
 
     /// Adds a delta to the bias of a layer.
-    fn add_bias(&mut self, context: &Context, target: &Target, bias: &AdapterTensor, factor: f64) -> Result<()> {
+    fn add_bias(&mut self, target: &Target, bias: &AdapterTensor, factor: f64) -> Result<()> {
         let Some(tensor) = self.base.bias_of(target.tensor) else {
             return Err(Error::new("is for a bias, and the layer of the model has none").in_tensor(&bias.name));
         };
@@ -423,7 +423,6 @@ impl Changes<'_, '_> {
 
     fn decompose(
         &mut self,
-        context: &Context,
         place: &Place,
         delta: Delta,
         (factor, share): (f64, Option<f64>),
@@ -497,7 +496,7 @@ impl Changes<'_, '_> {
         let place = self.place(target)?;
         if let (&[_, rank, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
             summary.count(target.tensor, Some(rank), scale);
-            return self.add_stack(context, target.tensor, factor, experts, &|expert| {
+            return self.add_stack(target.tensor, factor, experts, &|expert| {
                 (slice_of(up, expert), slice_of(down, expert))
             });
         }
@@ -517,7 +516,7 @@ impl Changes<'_, '_> {
         }
         summary.count(target.tensor, rank, scale);
         match module.part(Part::Magnitude) {
-            Some(magnitude) => self.decompose(context, &place, delta, (factor, None), (magnitude, None)),
+            Some(magnitude) => self.decompose(&place, delta, (factor, None), (magnitude, None)),
             None => {
                 self.push(&place, How::Add { delta, factor, swaps_halves: false });
                 Ok(())
@@ -549,7 +548,7 @@ impl Changes<'_, '_> {
         let factor = scale * context.strength;
         summary.count(target.tensor, Some(rank), scale);
         if let (&[_, _, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
-            return self.add_stack(context, target.tensor, factor, experts, &|expert| {
+            return self.add_stack(target.tensor, factor, experts, &|expert| {
                 (slice_of(up, expert), slice_of(down, expert))
             });
         }
@@ -567,7 +566,6 @@ impl Changes<'_, '_> {
     /// Adds a delta for each matrix of a stack, `[out, in]` as in the base. `of` returns the factors of an expert.
     fn add_stack(
         &mut self,
-        context: &Context,
         tensor: usize,
         factor: f64,
         experts: u64,

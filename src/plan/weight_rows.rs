@@ -33,9 +33,23 @@ pub(crate) enum WeightValues {
 pub(crate) struct MergedRows {
     /// The values before.
     pub base: WeightValues,
-    pub merge: Arc<Merge>,
+    /// The changes of each tensor that holds values, or of the quantized weight.
+    pub merges: Box<[Option<Arc<Merge>>]>,
     /// The type of the values: float64, or float32 for blocks.
     pub target: Dtype,
+}
+
+impl WeightValues {
+    /// Returns the values with the changes of adapters, one for each tensor that holds values.
+    pub(super) fn merged<'m>(
+        self,
+        merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>,
+        target: Dtype,
+    ) -> Self {
+        let merges: Box<[Option<Arc<Merge>>]> = merges.into_iter().map(|merge| merge.cloned()).collect();
+        merges.iter().flatten().for_each(|merge| merge.set_used());
+        Self::Merged(Arc::new(MergedRows { base: self, merges, target }))
+    }
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -185,8 +199,23 @@ impl<'a> WeightRows<'a> {
     }
 
     /// Returns the changes of adapters.
-    pub(crate) fn merged(&self) -> Option<&Merge> {
-        if let WeightValues::Merged(merged) = &self.values { Some(&merged.merge) } else { None }
+    pub(crate) fn merges(&self) -> impl Iterator<Item = &Merge> {
+        let merged = if let WeightValues::Merged(merged) = &self.values { Some(merged) } else { None };
+        merged.into_iter().flat_map(|merged| merged.merges.iter().flatten()).map(|merge| &**merge)
+    }
+
+    /// Returns the tensor with a row, the first element of the row there, and the number of rows that follow it there.
+    fn run_of_rows(&self, values: &WeightValues, row: u64, end: u64) -> (usize, u64, u64) {
+        let columns = self.encoder.columns();
+        match values {
+            WeightValues::Rows(first) => (0, (first + row) * columns, end - row),
+            WeightValues::Coded(_, map) => (0, map.row(row) * columns, if map.step == 1 { end - row } else { 1 }),
+            WeightValues::Gathered { rows, .. } => {
+                let (source, first) = rows.stored_row(row);
+                (source, first, 1)
+            }
+            WeightValues::Columns | WeightValues::Merged(_) => unreachable!("such values are not merged"),
+        }
     }
 
     /// Computes some rows with the changes of adapters.
@@ -198,26 +227,23 @@ impl<'a> WeightRows<'a> {
             // Other rows of the same tensor may be needed too.
             let whole = match &merged.base {
                 WeightValues::Coded(decoder, _) => WeightValues::Coded(Arc::clone(decoder), RowMap::ALL),
-                _ => WeightValues::Rows(0),
+                WeightValues::Rows(_) => WeightValues::Rows(0),
+                _ => return Err(self.sources[0].error(Error::new("has rows in another order, which are not decomposed"))),
             };
             let mut bytes = Vec::new();
             let stored = self.read_as(&whole, elements.start / columns..elements.end.div_ceil(columns), &mut bytes)?;
             widen(self.dtype_of(&whole), stored, values);
             Ok(())
         };
-        match &merged.base {
-            WeightValues::Rows(first) => merged.merge.apply((first + rows.start) * columns, &mut values, &read)?,
-            WeightValues::Coded(_, map) => {
-                // Rows that follow each other in the tensor are changed together.
-                let together = if map.step == 1 { values.len().max(1) } else { columns.max(1) as usize };
-                let starts = rows.clone().map(|row| map.row(row));
-                for (start, values) in starts.step_by(together / columns.max(1) as usize).zip(values.chunks_mut(together)) {
-                    merged.merge.apply(start * columns, values, &read)?;
-                }
+        // Each run of rows that follow each other in a tensor is changed together.
+        let mut start = rows.start;
+        while start < rows.end {
+            let (source, first, count) = self.run_of_rows(&merged.base, start, rows.end);
+            if let Some(merge) = &merged.merges[source] {
+                let range = ((start - rows.start) * columns) as usize..((start - rows.start + count) * columns) as usize;
+                merge.apply(first, &mut values[range], &read)?;
             }
-            WeightValues::Columns | WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
-                unreachable!("the plan refuses to merge into rows of another order")
-            }
+            start += count;
         }
         if merged.target == Dtype::Float32 {
             out.clear();
@@ -356,7 +382,10 @@ impl<'a> WeightRows<'a> {
 fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
     match (one, other) {
         (WeightValues::Merged(one), WeightValues::Merged(other)) => {
-            Arc::ptr_eq(&one.merge, &other.merge) && are_same(&one.base, &other.base)
+            let pointers = |merged: &MergedRows| -> Vec<_> {
+                merged.merges.iter().map(|merge| merge.as_ref().map(Arc::as_ptr)).collect()
+            };
+            pointers(one) == pointers(other) && are_same(&one.base, &other.base)
         }
             (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
             (WeightValues::Columns, WeightValues::Columns) => true,

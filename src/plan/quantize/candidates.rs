@@ -108,6 +108,7 @@ impl<'a> Planner<'_, 'a> {
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
+            is_merged: false,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
             candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
