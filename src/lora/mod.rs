@@ -14,9 +14,11 @@ mod merge;
 mod modules;
 mod names;
 mod scale;
+mod survival;
 
 pub(crate) use adapter::files;
 pub(crate) use merge::Merge;
+pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

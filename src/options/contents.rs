@@ -57,6 +57,20 @@ pub struct ContentOptions {
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub lora: Vec<AdapterOption>,
 
+    /// Exit with 3 if less of the delta of a weight is kept: 1 is all of it
+    ///
+    /// The share of the delta that arrives on average in what is written. Nothing is written then.
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SHARE", requires = "lora", hide_short_help = true))]
+    pub min_kept: Option<f64>,
+
+    /// Exit with 3 if the signal-to-noise ratio of the delta of a weight is lower
+    ///
+    /// In decibels, within the space of the delta. Nothing is written then.
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "DB", requires = "lora", hide_short_help = true))]
+    pub min_delta_snr: Option<f64>,
+
     /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
     ///
     /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a

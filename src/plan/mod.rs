@@ -17,6 +17,7 @@ mod stacked;
 mod step;
 mod steps;
 mod stored;
+mod survival;
 mod weight_rows;
 
 #[doc(hidden)] // for the program

@@ -181,3 +181,88 @@ fn a_folder_is_continued_with_the_same_adapters_only() {
     assert!(other.stderr.contains("option 'lora' was"), "{}", other.stderr);
     assert_eq!(bench.run(&format!("{} --part 2/2", line("1"))).code, Some(0));
 }
+
+/// The figures of all tensors that adapters change.
+fn figures(report: &Value) -> Vec<&Value> {
+    let tensors = report["tensors"].as_array().unwrap().iter();
+    tensors.map(|tensor| &tensor["lora"]).filter(|figures| !figures.is_null()).collect()
+}
+
+#[test]
+fn quantizing_takes_the_merged_values_without_a_rounding_between() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    // These sums are exact in float32.
+    run(&bench, &format!("cast m --to f32 --lora {style} -o merged"));
+    run(&bench, "cast m --to f32 -o plain");
+    for scheme in ["nvfp4", "mxfp4", "fp8", "int8", "int4", "int4-asym"] {
+        run(&bench, &format!("quantize merged --scheme {scheme} --arithmetic exact -o a --force"));
+        run(&bench, &format!("quantize plain --lora {style} --scheme {scheme} --arithmetic exact -o b --force"));
+        let equal = bench.run("diff a b");
+        assert_eq!((equal.code, equal.stdout.as_str()), (Some(0), "38 tensors are equal\n"), "{scheme}");
+    }
+}
+
+#[test]
+fn a_quantized_base_keeps_its_codes_where_no_adapter_changes_them() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    run(&bench, "quantize m --scheme int4 -o base");
+    let line = format!("quantize base --layout compressed-tensors --lora {style} -o out --json");
+    let tuned = report(&bench, &line);
+    let changed: Vec<&str> = tuned["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|tensor| tensor["quantized"]["codes"] == "requantized")
+        .map(|tensor| tensor["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(changed.len(), 8, "{changed:?}");
+    assert!(changed.iter().all(|name| name.contains("q_proj") || name.contains("v_proj")), "{changed:?}");
+    let differences = report_of_diff(&bench, "diff base out --json");
+    assert_eq!((&differences["counts"]["values_differ"], &differences["counts"]["equal"]), (&json!(8), &json!(30)));
+    // The weights are on their grid, so rounding to the nearest code swallows the delta.
+    let kept: Vec<f64> = figures(&tuned).iter().map(|it| it["kept"].as_f64().unwrap()).collect();
+    assert!(kept.len() == 8 && kept.iter().all(|kept| *kept < 0.3), "{kept:?}");
+    let decoded = report(&bench, &format!("dequantize base --to bf16 --lora {style} -o decoded --json"));
+    let kept: Vec<f64> = figures(&decoded).iter().map(|it| it["kept"].as_f64().unwrap()).collect();
+    assert!(kept.len() == 8 && kept.iter().all(|kept| *kept > 0.98), "{kept:?}");
+    run(&bench, "dequantize base --to f32 --arithmetic exact -o wide");
+    run(&bench, &format!("cast wide --lora {style} -o one"));
+    run(&bench, &format!("dequantize base --to f32 --arithmetic exact --lora {style} -o other"));
+    assert_eq!(bench.run("diff one other --tolerance 1e-6").code, Some(0));
+}
+
+fn report_of_diff(bench: &Bench, line: &str) -> Value {
+    serde_json::from_str(&bench.run(line).stdout).unwrap()
+}
+
+fn run(bench: &Bench, line: &str) {
+    bench.run(&format!("{line} -q")).expect(0, "", "");
+}
+
+#[test]
+fn the_report_says_how_much_of_the_delta_is_left_and_options_refuse_too_little() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    let cast = report(&bench, &format!("cast m --lora {style} -o a --json"));
+    let figures = figures(&cast);
+    assert_eq!(figures.len(), 8);
+    for it in figures {
+        let number = |key: &str| it[key].as_f64().unwrap();
+        assert!((number("kept") - 1.0).abs() < 0.01 && number("cosine") > 0.99, "{it}");
+        assert!(number("delta_snr") > number("full_snr") && (0.01..0.1).contains(&number("delta_norm")), "{it}");
+    }
+    let refused = bench.run(&format!("cast m --lora {style} -o b --min-delta-snr 90"));
+    assert_eq!(refused.code, Some(3));
+    assert!(refused.stderr.contains("tensors have more loss than is allowed: no output was written\n"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(" dB, below 90 dB\n"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--rule"), "{}", refused.stderr);
+    run(&bench, "quantize m --scheme int4 -o base");
+    let line = format!("quantize base --layout compressed-tensors --lora {style} -o out");
+    let warned = bench.run(&line).stderr;
+    assert!(warned.contains("little of the delta may be left"), "{warned}");
+    let refused = bench.run(&format!("{line} --force --min-kept 0.5"));
+    assert_eq!(refused.code, Some(3));
+    assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+}
