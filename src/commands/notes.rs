@@ -93,7 +93,11 @@ fn show_lora(shown: &LoraNote) {
         LoraNote::Unmatched(path, names) => {
             let (count, listed) = (counted(names.len() as u64, "tensor"), first_few(names, 3));
             let matches = if names.len() == 1 { "matches" } else { "match" };
-            warn(&format!("{count} of {} {matches} no weight and {} left out: {listed}", path_text(path), is(names.len() as u64)));
+            warn(&format!(
+                "{count} of {} {matches} no weight and {} left out: {listed}",
+                path_text(path),
+                is(names.len() as u64)
+            ));
         }
         LoraNote::Twice(path) => warn(&format!("{} is merged more than once", path_text(path))),
         LoraNote::NoEffect(path) => warn(&format!("{} changes nothing: its scale is 0", path_text(path))),

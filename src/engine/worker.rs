@@ -303,8 +303,8 @@ impl<'a> Worker<'a> {
             Detail::Nothing => None,
             _ => weight.survival(&part.rows(), &self.values, &outputs)?.map(Box::new),
         };
-        let encoded = Some(Box::new(tally));
-        let found = StepFindings { counts, firsts, encoded, survival, ..StepFindings::default() };
+        let found =
+            StepFindings { counts, firsts, encoded: Some(Box::new(tally)), survival, ..StepFindings::default() };
         Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 
@@ -352,7 +352,10 @@ impl<'a> Worker<'a> {
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
         let sums = [Hasher::new(), hasher].into();
-        Ok((at, StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, survival: None, sums }))
+        Ok((
+            at,
+            StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, survival: None, sums },
+        ))
     }
 }
 

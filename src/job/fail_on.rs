@@ -68,8 +68,12 @@ impl FailOn {
 
     /// True if everything is allowed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none() && !self.changed
-            && self.min_kept.is_none() && self.min_delta_snr_db.is_none()
+        self.conditions.is_empty()
+            && self.defects.is_empty()
+            && self.min_sqnr_db.is_none()
+            && !self.changed
+            && self.min_kept.is_none()
+            && self.min_delta_snr_db.is_none()
     }
 
     /// Returns the reasons why a weight is refused, in words.

@@ -117,8 +117,7 @@ const SUFFIXES: &[(&str, Part)] = &[
 ];
 
 /// The same for MLX.
-const SUFFIXES_OF_MLX: &[(&str, Part)] =
-    &[(".lora_a", Part::Down), (".lora_b", Part::Up), (".m", Part::Magnitude)];
+const SUFFIXES_OF_MLX: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up), (".m", Part::Magnitude)];
 
 /// The same for GGUF.
 const SUFFIXES_OF_GGUF: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up)];
@@ -206,8 +205,8 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Opens a folder or a file, and checks that all values are finite.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens a folder or a file. With `checks_values`, refuses values that are not finite.
+    pub(super) fn open(path: &Path, checks_values: bool) -> Result<Self> {
         let (file, named) = find(path)?;
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
         let in_file = |error: Error| error.in_file(path);
@@ -245,7 +244,7 @@ impl Adapter {
             whole: Vec::new(),
         };
         adapter.check_method().map_err(in_file)?;
-        adapter.sort_tensors().map_err(in_file)?;
+        adapter.sort_tensors(checks_values).map_err(in_file)?;
         Ok(adapter)
     }
 
@@ -290,7 +289,7 @@ impl Adapter {
     }
 
     /// Assigns the tensors to modules. Refuses other methods, two tensors for one part, and values that are not finite.
-    fn sort_tensors(&mut self) -> Result<()> {
+    fn sort_tensors(&mut self, checks_values: bool) -> Result<()> {
         let suffixes = match self.dialect {
             Dialect::Mlx => SUFFIXES_OF_MLX,
             Dialect::Gguf => SUFFIXES_OF_GGUF,
@@ -304,6 +303,9 @@ impl Adapter {
                 return Err(in_tensor(Error::new(format!("{method} adapters are not supported"))));
             }
             let read = read(&file, tensor).map_err(in_tensor)?;
+            if checks_values {
+                check_finite(&read.matrix).map_err(in_tensor)?;
+            }
             let fitting = suffixes.iter().filter(|(end, _)| tensor.name.ends_with(end));
             let Some((end, part)) = fitting.max_by_key(|(end, _)| end.len()) else {
                 self.whole.push(read);
@@ -370,7 +372,8 @@ fn read_config(path: &Path) -> Result<(String, Value)> {
         let error = Error::new(format!("{CONFIG} is missing: the scale is not known"));
         return Err(error.remedy("download the whole folder"));
     }
-    let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
+    let text =
+        read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
     let text = String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text").in_file(path))?;
     let config: Value =
         serde_json::from_str(&text).map_err(|error| Error::new(format!("is not JSON: {error}")).in_file(path))?;
@@ -380,7 +383,7 @@ fn read_config(path: &Path) -> Result<(String, Value)> {
     Ok((text, config))
 }
 
-/// Reads a tensor. Refuses values that are not finite, and types that have none.
+/// Finds the elements of a tensor. Refuses types that are not numbers.
 fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
     let input = &file.shards[0];
     let source = SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false };
@@ -392,7 +395,6 @@ fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
     let Some(mapped) = mapped else { return Err(Error::new("is compressed: adapters are read from plain files only")) };
     let columns: u64 = tensor.shape.iter().skip(1).product();
     let shape = [tensor.shape.first().copied().unwrap_or(1), columns];
-    let bytes = mapped.read(0..mapped.range.len())?;
     let is_where_it_is = is_plain(storage.dtype) && storage == Storage::packed(storage.dtype);
     let matrix = if is_where_it_is {
         let at = input.files.iter().position(|file| std::ptr::eq(file, mapped.file)).unwrap_or_default();
@@ -402,12 +404,11 @@ fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
             .ok_or_else(|| Error::new(format!("has the type {}, which has no values", storage.dtype)))?;
         let mut widened = vec![0; 8 * tensor.count as usize];
         kernel
-            .run(bytes, &mut widened, tensor.count as usize)
+            .run(mapped.read(0..mapped.range.len())?, &mut widened, tensor.count as usize)
             .map_err(|malformed| Error::new(malformed.to_string()))?;
         let values = widened.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
         Matrix::computed(values, shape)
     };
-    check_finite(&matrix)?;
     Ok(AdapterTensor { name: tensor.name.to_string(), shape: tensor.shape.to_vec(), matrix })
 }
 
@@ -421,7 +422,9 @@ fn check_finite(matrix: &Matrix) -> Result<()> {
         values.resize((end - start) as usize, 0.0);
         all.read(0, start..end, &mut values);
         if values.iter().any(|value: &f64| !value.is_finite()) {
-            return Err(Error::new("contains NaN or infinite values").remedy("the adapter is damaged: download it again"));
+            return Err(
+                Error::new("contains NaN or infinite values").remedy("the adapter is damaged: download it again")
+            );
         }
     }
     Ok(())

@@ -61,7 +61,7 @@ impl AdapterModule {
         let Some(mid) = self.part(Part::Mid) else { return self.product(&up.matrix, &down.matrix) };
         // sum over m, n of up[o, m] * mid[m, n, k, l] * down[n, i]
         let rank = down.matrix.rows;
-        let core = self.core(mid, &down.matrix)?;
+        let core = core_of(mid, &down.matrix)?;
         let RawDelta { delta, .. } = self.product(&up.matrix, &core)?;
         Ok(RawDelta { delta, rank: Some(rank) })
     }
@@ -86,17 +86,16 @@ impl AdapterModule {
     }
 
     fn elementwise(&self) -> Result<RawDelta> {
-        let [first, second] = [
-            (Part::Hada1A, Part::Hada1B, Part::HadaCore1),
-            (Part::Hada2A, Part::Hada2B, Part::HadaCore2),
-        ]
-        .map(|(left, right, core)| {
-            let (left, right) = (&self.need(left)?.matrix, &self.need(right)?.matrix);
-            match self.part(core) {
-                Some(core) => self.product(&left.transposed(), &self.core(core, right)?),
-                None => self.product(left, right),
-            }
-        });
+        let [first, second] =
+            [(Part::Hada1A, Part::Hada1B, Part::HadaCore1), (Part::Hada2A, Part::Hada2B, Part::HadaCore2)].map(
+                |(left, right, core)| {
+                    let (left, right) = (&self.need(left)?.matrix, &self.need(right)?.matrix);
+                    match self.part(core) {
+                        Some(core) => self.product(&left.transposed(), &core_of(core, right)?),
+                        None => self.product(left, right),
+                    }
+                },
+            );
         let (first, second) = (first?.delta, second?.delta);
         if first.shape() != second.shape() {
             return Err(self.explain(Error::new("its two products have different shapes")));
@@ -120,7 +119,7 @@ impl AdapterModule {
             let (left, right) = (&self.need(Part::Kron2A)?.matrix, &self.need(Part::Kron2B)?.matrix);
             rank = Some(right.rows);
             match self.part(Part::KronCore2) {
-                Some(core) => self.product(&left.transposed(), &self.core(core, right)?)?.delta,
+                Some(core) => self.product(&left.transposed(), &core_of(core, right)?)?.delta,
                 None => self.product(left, right)?.delta,
             }
         };
@@ -129,29 +128,29 @@ impl AdapterModule {
         }
         Ok(RawDelta { delta: Delta::Kronecker(Box::new([first, second])), rank })
     }
+}
 
-    /// Multiplies the second dimension of a core `[m, n, k, l]` with a matrix `[n, i]`; returns `[m, i * k * l]`.
-    fn core(&self, core: &AdapterTensor, right: &Matrix) -> Result<Matrix> {
-        let &[outer, inner, high, wide] = &core.shape[..] else {
-            return Err(Error::new("is the core of a decomposition, and has not four dimensions").in_tensor(&core.name));
-        };
-        let (area, columns) = (high * wide, right.columns);
-        let count = outer.checked_mul(columns).and_then(|count| count.checked_mul(area));
-        let count = count.filter(|count| *count <= MOST_VALUES && inner == right.rows && inner <= MOST_RANK);
-        let Some(count) = count else {
-            return Err(Error::new("is a core that does not fit its matrices, or is too large").in_tensor(&core.name));
-        };
-        let mut values = vec![0.0; count as usize];
-        let (mut row, mut core_row) = (vec![0.0; columns as usize], vec![0.0; core.matrix.columns as usize]);
-        for (outer, values) in (0..outer).zip(values.chunks_exact_mut((columns * area).max(1) as usize)) {
-            core.matrix.read(outer, 0..core.matrix.columns, &mut core_row);
-            for (inner, core) in (0..inner).zip(core_row.chunks_exact(area.max(1) as usize)) {
-                right.read(inner, 0..columns, &mut row);
-                for (factor, values) in row.iter().zip(values.chunks_exact_mut(area as usize)) {
-                    values.iter_mut().zip(core).for_each(|(value, core)| *value += core * factor);
-                }
+/// Multiplies the second dimension of a core `[m, n, k, l]` with a matrix `[n, i]`; returns `[m, i * k * l]`.
+fn core_of(core: &AdapterTensor, right: &Matrix) -> Result<Matrix> {
+    let &[outer, inner, high, wide] = &core.shape[..] else {
+        return Err(Error::new("is the core of a decomposition, and has not four dimensions").in_tensor(&core.name));
+    };
+    let (area, columns) = (high * wide, right.columns);
+    let count = outer.checked_mul(columns).and_then(|count| count.checked_mul(area));
+    let count = count.filter(|count| *count <= MOST_VALUES && inner == right.rows && inner <= MOST_RANK);
+    let Some(count) = count else {
+        return Err(Error::new("is a core that does not fit its matrices, or is too large").in_tensor(&core.name));
+    };
+    let mut values = vec![0.0; count as usize];
+    let (mut row, mut core_row) = (vec![0.0; columns as usize], vec![0.0; core.matrix.columns as usize]);
+    for (outer, values) in (0..outer).zip(values.chunks_exact_mut((columns * area).max(1) as usize)) {
+        core.matrix.read(outer, 0..core.matrix.columns, &mut core_row);
+        for (inner, core) in (0..inner).zip(core_row.chunks_exact(area.max(1) as usize)) {
+            right.read(inner, 0..columns, &mut row);
+            for (factor, values) in row.iter().zip(values.chunks_exact_mut(area as usize)) {
+                values.iter_mut().zip(core).for_each(|(value, core)| *value += core * factor);
             }
         }
-        Ok(Matrix::computed(values, [outer, columns * area]))
     }
+    Ok(Matrix::computed(values, [outer, columns * area]))
 }

@@ -241,6 +241,7 @@ struct MultiplyTile<'m> {
 impl Loop for MultiplyTile<'_> {
     type Result = ();
 
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]
     fn run(self) {
         let inner = self.tile.len();

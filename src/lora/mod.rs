@@ -9,6 +9,8 @@
 
 mod adapter;
 mod deltas;
+#[cfg(feature = "cli")]
+mod describe;
 mod matrix;
 mod merge;
 mod modules;
@@ -17,6 +19,8 @@ mod scale;
 mod survival;
 
 pub(crate) use adapter::files;
+#[cfg(feature = "cli")]
+pub(crate) use describe::AdapterDescription;
 pub(crate) use merge::Merge;
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
@@ -45,7 +49,7 @@ pub(crate) struct Merges {
 
 /// Facts about an adapter for reports.
 #[derive(Clone, Debug)]
-pub(crate) struct AdapterSummary {
+pub struct AdapterSummary {
     pub path: PathBuf,
     pub dialect: &'static str,
     /// The method, such as `LORA`.
@@ -100,7 +104,7 @@ impl Merges {
             if options[..number].iter().any(|other| other.path == *path) {
                 changes.notes.push(LoraNote::Twice(path.clone()));
             }
-            let adapter = Adapter::open(path)?;
+            let adapter = Adapter::open(path, true)?;
             let mut summary = changes.add(&adapter, *strength).map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();
@@ -116,8 +120,8 @@ impl Merges {
             serde_json::from_str::<Value>(text).is_ok_and(|config| config["tie_word_embeddings"] == true)
         });
         let is_table = |name: &&str| name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight");
-        let changed = of.keys().map(|at| base.tensors[*at].name);
-        notes.extend(changed.filter(is_table).filter(|_| is_tied).map(|name| LoraNote::Tied(name.to_owned())));
+        let names = of.keys().map(|at| base.tensors[*at].name);
+        notes.extend(names.filter(is_table).filter(|_| is_tied).map(|name| LoraNote::Tied(name.to_owned())));
         let by_name = of.into_iter().map(|(at, changes)| (base.tensors[at].name.into(), Arc::new(Merge::new(changes))));
         Ok(Self { by_name: by_name.collect(), adapters: summaries, notes })
     }
@@ -139,20 +143,40 @@ impl Merges {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
-
 }
 
 /// Widens floats to float64.
 pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     let count = bytes.len() / (dtype.bits() as usize / 8);
     values.resize(count, 0.0);
-    if dtype == Dtype::Float64 {
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
-        return;
+    match dtype {
+        Dtype::Float64 => {
+            values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
+        }
+        Dtype::Float32 => {
+            let numbers = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.into());
+        }
+        Dtype::Bfloat16 => {
+            let halves = bytes.as_chunks().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
+            values.iter_mut().zip(halves).for_each(|(value, half)| *value = f32::from_bits(half << 16).into());
+        }
+        _ => {
+            let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
+            let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
+            let mut wide = vec![0; 8 * count];
+            kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
+            widen(Dtype::Float64, &wide, values);
+        }
     }
-    let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
-    let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
-    let mut wide = vec![0; 8 * count];
-    kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
-    values.iter_mut().zip(wide.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
+}
+
+/// Writes values as float64 or float32.
+pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
+    bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
+    if dtype == Dtype::Float32 {
+        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
+    } else {
+        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+    }
 }

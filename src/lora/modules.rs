@@ -1,12 +1,12 @@
 //! Turns the modules of an adapter into changes of the base's weights.
 
+use super::AdapterSummary;
 use super::adapter::{Adapter, AdapterModule, AdapterTensor, Dialect, Part};
 use super::deltas::RawDelta;
 use super::matrix::{Delta, Matrix};
 use super::merge::{Change, Decompose, How};
 use super::names::{BaseNames, NameRule, Target};
 use super::scale::Scales;
-use super::AdapterSummary;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -242,10 +242,12 @@ impl Changes<'_, '_> {
         }
         let Some(name) = context.name(&module.name) else { return Ok(false) };
         let target = match adapter.dialect {
-            Dialect::Gguf => self
-                .base
-                .find(&module.name)
-                .map(|tensor| Target { tensor, expert: None, rows: None, swaps_halves: false }),
+            Dialect::Gguf => self.base.find(&module.name).map(|tensor| Target {
+                tensor,
+                expert: None,
+                rows: None,
+                swaps_halves: false,
+            }),
             Dialect::Kohya => self.base.underscored(&module.name)?,
             Dialect::Peft | Dialect::Mlx | Dialect::Dotted => self.base.dotted(&name),
         };
@@ -321,13 +323,13 @@ impl Changes<'_, '_> {
         if let Some(magnitude) = module.part(Part::Magnitude) {
             let is_peft = context.adapter.dialect == Dialect::Peft;
             // PEFT scales the delta within the decomposition, and ComfyUI the whole change.
-            let (factor, share) =
-                if is_peft { (scale * strength, None) } else { (scale, Some(strength).filter(|it| *it != 1.0)) };
+            let is_whole = is_peft || strength.to_bits() == 1.0_f64.to_bits();
+            let parts = (if is_peft { scale * strength } else { scale }, (!is_whole).then_some(strength));
             // In one dimension, each place of the kernel of a convolution has the length of its channel.
             let area = self.base.tensors[target.tensor].shape.iter().skip(2).product::<u64>().max(1);
             let is_of_columns = !is_peft && is_of_columns(magnitude, shape, area);
             let columns_each = if is_transposed { Some(1) } else { is_of_columns.then_some(area) };
-            self.decompose(&place, delta, (factor, share), (magnitude, columns_each))?;
+            self.decompose(&place, delta, parts, (magnitude, columns_each))?;
         } else {
             let how = How::Add { delta, factor: scale * strength, swaps_halves: place.swaps_halves };
             self.push(&place, how);
@@ -496,9 +498,8 @@ impl Changes<'_, '_> {
         let place = self.place(target)?;
         if let (&[_, rank, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
             summary.count(target.tensor, Some(rank), scale);
-            return self.add_stack(target.tensor, factor, experts, &|expert| {
-                (slice_of(up, expert), slice_of(down, expert))
-            });
+            return self
+                .add_stack(target.tensor, factor, experts, &|expert| (slice_of(up, expert), slice_of(down, expert)));
         }
         let is_table = name.ends_with("embed_tokens");
         let RawDelta { delta, rank } = if is_table {
@@ -515,13 +516,11 @@ impl Changes<'_, '_> {
             return Err(self.misfit(&delta, target.tensor, [place.rows, place.columns]));
         }
         summary.count(target.tensor, rank, scale);
-        match module.part(Part::Magnitude) {
-            Some(magnitude) => self.decompose(&place, delta, (factor, None), (magnitude, None)),
-            None => {
-                self.push(&place, How::Add { delta, factor, swaps_halves: false });
-                Ok(())
-            }
+        if let Some(magnitude) = module.part(Part::Magnitude) {
+            return self.decompose(&place, delta, (factor, None), (magnitude, None));
         }
+        self.push(&place, How::Add { delta, factor, swaps_halves: false });
+        Ok(())
     }
 
     /// Adds a module of a GGUF adapter.
@@ -548,9 +547,8 @@ impl Changes<'_, '_> {
         let factor = scale * context.strength;
         summary.count(target.tensor, Some(rank), scale);
         if let (&[_, _, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
-            return self.add_stack(target.tensor, factor, experts, &|expert| {
-                (slice_of(up, expert), slice_of(down, expert))
-            });
+            return self
+                .add_stack(target.tensor, factor, experts, &|expert| (slice_of(up, expert), slice_of(down, expert)));
         }
         let is_table = module.name.starts_with("token_embd");
         let down = if is_table { down.matrix.transposed() } else { down.matrix.clone() };
@@ -606,7 +604,8 @@ impl Changes<'_, '_> {
             return Err(module.incomplete());
         };
         let config = &context.adapter.config;
-        let listed: Vec<&str> = config["target_parameters"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let listed: Vec<&str> =
+            config["target_parameters"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let is_wanted = |name: &&str| listed.iter().any(|it| it.rsplit('.').next() == Some(*name));
         let mut order: Vec<&str> = BOTH.into_iter().filter(|name| is_wanted(name)).collect();
         if order.is_empty() {
@@ -617,9 +616,11 @@ impl Changes<'_, '_> {
         let Some(parameter) = order.len().checked_sub(depth + 1).map(|at| order[at]) else {
             return Err(Error::new("wraps more parameters than its config lists"));
         };
-        let rank = context.scales.as_ref().and_then(|scales| scales.rank.of_first(&[&format!("{name}.{parameter}"), name]));
+        let rank =
+            context.scales.as_ref().and_then(|scales| scales.rank.of_first(&[&format!("{name}.{parameter}"), name]));
         let rank = rank.filter(|rank| *rank >= 1.0 && *rank <= 4096.0 && rank.fract() == 0.0).map(|rank| rank as u64);
-        let Some(rank) = rank.filter(|rank| down.matrix.rows == up.matrix.columns && down.matrix.rows % rank == 0) else {
+        let Some(rank) = rank.filter(|rank| down.matrix.rows == up.matrix.columns && down.matrix.rows % rank == 0)
+        else {
             let what = format!("lora_A has {} rows, and lora_B {} columns", down.matrix.rows, up.matrix.columns);
             return Err(Error::new(format!("{what}, which are not a rank times a number of experts")));
         };
@@ -703,7 +704,8 @@ impl Changes<'_, '_> {
     fn turns_square(&self, config: &Value) -> Result<bool> {
         const TURNED: [&str; 4] = ["gpt_oss", "aria", "aria_text", "openai_privacy_filter"];
         let version = config["peft_version"].as_str().unwrap_or("0");
-        let numbers: Vec<u64> = version.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            version.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
         if numbers[..numbers.len().min(3)] < [0, 19, 1][..] {
             return Ok(true);
         }

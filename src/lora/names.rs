@@ -127,7 +127,9 @@ impl<'m> BaseNames<'m> {
         for (stem, at) in &stems {
             underscored.entry(stem.replace('.', "_")).or_default().push(*at);
         }
-        underscored.values_mut().for_each(|places| places.sort_unstable());
+        for places in underscored.values_mut() {
+            places.sort_unstable();
+        }
         let (mut banks, mut singles) = (HashSet::new(), HashMap::<&str, HashSet<u64>>::new());
         for tensor in &tensors {
             for (at, _) in tensor.name.match_indices("experts.") {
@@ -205,7 +207,8 @@ impl<'m> BaseNames<'m> {
             _ => return None,
         };
         let stack = if half.is_some() { "gate_up_proj" } else { "down_proj" };
-        let tensor = [bank.to_owned(), moved(bank)].iter().find_map(|bank| self.find_stem(&format!("{bank}.{stack}")))?;
+        let tensor =
+            [bank.to_owned(), moved(bank)].iter().find_map(|bank| self.find_stem(&format!("{bank}.{stack}")))?;
         let &[experts, rows, _] = self.tensors[tensor].shape else { return None };
         let rows = half.map(|half| (half * (rows / 2), rows / 2));
         (number < experts).then_some(Target { tensor, expert: Some(number), rows, swaps_halves: false })

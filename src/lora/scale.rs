@@ -56,13 +56,11 @@ fn compile(key: &str) -> Result<Regex> {
     let whole = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{key})$")).size_limit(MOST).build();
     // The key alone shows unbalanced brackets.
     let alone = RegexBuilder::new(key).size_limit(MOST).build();
-    match (whole, alone) {
-        (Ok(pattern), Ok(_)) => Ok(pattern),
-        _ => {
-            let error = Error::new(format!("the pattern '{}' in its config cannot be used", shorten(key)));
-            Err(error.remedy("write it without look-around and back references, as a regular expression"))
-        }
+    if let (Ok(pattern), Ok(_)) = (whole, alone) {
+        return Ok(pattern);
     }
+    let error = Error::new(format!("the pattern '{}' in its config cannot be used", shorten(key)));
+    Err(error.remedy("write it without look-around and back references, as a regular expression"))
 }
 
 /// The members of an object in their order.

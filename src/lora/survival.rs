@@ -59,7 +59,9 @@ impl Merge {
     fn spaces(&self) -> Option<Vec<Space<'_>>> {
         let mut spaces: Vec<Space> = Vec::new();
         for change in &self.changes {
-            let How::Add { delta: Delta::Product(left, right), swaps_halves: false, .. } = &change.how else { return None };
+            let How::Add { delta: Delta::Product(left, right), swaps_halves: false, .. } = &change.how else {
+                return None;
+            };
             let same = spaces.last().is_some_and(|space| {
                 (space.start, space.rows, space.columns) == (change.start, change.rows, change.columns)
             });
@@ -102,7 +104,11 @@ impl SurvivalTally {
             let all = space.start..space.start + space.rows * space.columns;
             let met = all.start.max(first)..all.end.min(first + merged.len() as u64);
             if !met.is_empty() {
-                space.add(tally, met.start - all.start, &errors[(met.start - first) as usize..(met.end - first) as usize]);
+                space.add(
+                    tally,
+                    met.start - all.start,
+                    &errors[(met.start - first) as usize..(met.end - first) as usize],
+                );
             }
         }
     }
@@ -227,6 +233,7 @@ struct Dot<'d> {
 impl Loop for Dot<'_> {
     type Result = f64;
 
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]
     fn run(self) -> f64 {
         let mut sums = [0.0; 8];
@@ -279,16 +286,16 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
                 let angle = (work[two * size + two] - work[one * size + one]) / (2.0 * off);
                 let tangent = angle.signum() / (angle.abs() + angle.hypot(1.0));
                 let tangent = if angle == 0.0 { 1.0 } else { tangent };
-                let cosine = 1.0 / tangent.hypot(1.0);
-                let sine = tangent * cosine;
+                let turn = 1.0 / tangent.hypot(1.0);
+                let lift = tangent * turn;
                 for at in 0..size {
                     let (x, y) = (work[at * size + one], work[at * size + two]);
-                    (work[at * size + one], work[at * size + two]) = (cosine * x - sine * y, sine * x + cosine * y);
+                    (work[at * size + one], work[at * size + two]) = (turn * x - lift * y, lift * x + turn * y);
                 }
                 for values in [&mut work, &mut vectors] {
                     for at in 0..size {
                         let (x, y) = (values[one * size + at], values[two * size + at]);
-                        (values[one * size + at], values[two * size + at]) = (cosine * x - sine * y, sine * x + cosine * y);
+                        (values[one * size + at], values[two * size + at]) = (turn * x - lift * y, lift * x + turn * y);
                     }
                 }
             }
@@ -298,7 +305,9 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
     for (at, vector) in vectors.chunks_exact_mut(size.max(1)).enumerate() {
         let value = work[at * size + at];
         let factor = if value > LEAST * largest { 1.0 / value.sqrt() } else { 0.0 };
-        vector.iter_mut().for_each(|element| *element *= factor);
+        for element in vector {
+            *element *= factor;
+        }
     }
     vectors
 }

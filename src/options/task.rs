@@ -1,7 +1,8 @@
 //! The task of a job: an operator with its options.
 
 use super::{
-    AdapterOption, BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions,
+    AdapterOption, BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions,
+    QuantizeOptions,
 };
 use super::{RecordedOptions, ShardOptions};
 use crate::container::checkpoint::Checkpoint;

@@ -188,7 +188,9 @@ impl Plan<'_> {
             Operation::Encode(weight) => Some(weight.rows.merges()),
             Operation::Convert(_) | Operation::Decode(_) => None,
         });
-        used.extend(merges.flatten().flat_map(Merge::files).flat_map(|adapter| &adapter.shards).map(|shard| &shard.files[..]));
+        used.extend(
+            merges.flatten().flat_map(Merge::files).flat_map(|adapter| &adapter.shards).map(|shard| &shard.files[..]),
+        );
         used.extend(self.copies.iter().map(|(_, copied)| slice::from_ref(copied.file)));
         let mut seen = HashSet::new(); // in the order of the steps, so that the error is always about the same file
         used.retain(|files| seen.insert(files.as_ptr()));

@@ -114,7 +114,9 @@ impl<'r, 'a> Steps<'r, 'a> {
         kept: Option<KeptReason>,
     ) -> Result<Step<'a>> {
         if !source.is_plain() {
-            return Err(Error::new("is compressed or in another order, and adapters are merged into plain tensors only"));
+            return Err(Error::new(
+                "is compressed or in another order, and adapters are merged into plain tensors only",
+            ));
         }
         let values = WeightValues::Rows(0).merged([Some(merge)], Dtype::Float64);
         self.merged_cast((place, Few::One(source)), values, (name, shape), to, kept)
@@ -132,7 +134,8 @@ impl<'r, 'a> Steps<'r, 'a> {
         let encoder = WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype())));
         let rows = WeightRows { sources, values, encoder };
         let codes = CodesSource::Cast(Arc::new(self.conversions.of_merged(to)?));
-        let mut step = Step::encode(place, Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes });
+        let mut step =
+            Step::encode(place, Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes });
         step.kept = kept.filter(|reason| *reason != KeptReason::Already);
         Ok(step)
     }

@@ -4,7 +4,7 @@ use super::quantization::{CodesSource, Quantization};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::{Kernel, Rules, Storage};
-use crate::lora::{Merge, SurvivalTally, Survivors, widen};
+use crate::lora::{Merge, SurvivalTally, Survivors, narrow, widen};
 use crate::quant::{EncodeTally, Extremes, WeightEncoder};
 use std::ops::Range;
 
@@ -43,27 +43,24 @@ impl Quantization<'_> {
                 let target = conversion.to.dtype();
                 let [from, to] = [Dtype::Float64, target].map(Storage::packed);
                 let Some(kernel) = Kernel::cast(from, to, &Rules::default()) else { return Ok(None) };
-                let bytes: Vec<u8> = base.iter().flat_map(|value| value.to_le_bytes()).collect();
-                let mut narrow = vec![0; base.len() * target.bits() as usize / 8];
-                if kernel.run(&bytes, &mut narrow, base.len()).is_err() {
+                let mut bytes = Vec::new();
+                narrow(&base, Dtype::Float64, &mut bytes);
+                let mut written = vec![0; base.len() * target.bits() as usize / 8];
+                if kernel.run(&bytes, &mut written, base.len()).is_err() {
                     return Ok(None);
                 }
                 let mut stored = Vec::new();
-                widen(target, &narrow, &mut stored);
+                widen(target, &written, &mut stored);
                 stored
             }
             (None, _) => {
-                let bytes: Vec<u8> = if self.rows.dtype() == Dtype::Float32 {
-                    base.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect()
-                } else {
-                    base.iter().flat_map(|value| value.to_le_bytes()).collect()
-                };
+                let mut bytes = Vec::new();
+                narrow(&base, self.rows.dtype(), &mut bytes);
                 let mut written: Vec<Vec<u8>> = outputs.iter().map(|output| vec![0; output.len()]).collect();
                 let mut outputs: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
                 let mut tally = EncodeTally::default();
                 tally.skips_errors = true;
-                let encoded =
-                    self.rows.encoder.encode(rows.clone(), &bytes, self.extremes(), &mut outputs, &mut tally);
+                let encoded = self.rows.encoder.encode(rows.clone(), &bytes, self.extremes(), &mut outputs, &mut tally);
                 match encoded.ok().map(|()| self.stored_values(rows, &outputs)).transpose()?.flatten() {
                     Some(stored) => stored,
                     None => return Ok(None),

@@ -7,7 +7,7 @@ use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Kernel, Rules, Storage};
-use crate::lora::{Merge, widen};
+use crate::lora::{Merge, narrow, widen};
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
@@ -41,12 +41,8 @@ pub(crate) struct MergedRows {
 
 impl WeightValues {
     /// Returns the values with the changes of adapters, one for each tensor that holds values.
-    pub(super) fn merged<'m>(
-        self,
-        merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>,
-        target: Dtype,
-    ) -> Self {
-        let merges: Box<[Option<Arc<Merge>>]> = merges.into_iter().map(|merge| merge.cloned()).collect();
+    pub(super) fn merged<'m>(self, merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>, target: Dtype) -> Self {
+        let merges: Box<[Option<Arc<Merge>>]> = merges.into_iter().map(Option::<&Arc<Merge>>::cloned).collect();
         merges.iter().flatten().for_each(|merge| merge.set_used());
         Self::Merged(Arc::new(MergedRows { base: self, merges, target }))
     }
@@ -246,7 +242,11 @@ impl<'a> WeightRows<'a> {
             let whole = match &merged.base {
                 WeightValues::Coded(decoder, _) => WeightValues::Coded(Arc::clone(decoder), RowMap::ALL),
                 WeightValues::Rows(_) => WeightValues::Rows(0),
-                _ => return Err(self.sources[0].error(Error::new("has rows in another order, which are not decomposed"))),
+                _ => {
+                    return Err(
+                        self.sources[0].error(Error::new("has rows in another order, which are not decomposed"))
+                    );
+                }
             };
             let mut bytes = Vec::new();
             let stored = self.read_as(&whole, elements.start / columns..elements.end.div_ceil(columns), &mut bytes)?;
@@ -258,18 +258,13 @@ impl<'a> WeightRows<'a> {
         while start < rows.end {
             let (source, first, count) = self.run_of_rows(&merged.base, start, rows.end);
             if let Some(merge) = &merged.merges[source] {
-                let range = ((start - rows.start) * columns) as usize..((start - rows.start + count) * columns) as usize;
+                let range =
+                    ((start - rows.start) * columns) as usize..((start - rows.start + count) * columns) as usize;
                 merge.apply(first, &mut values[range], &read)?;
             }
             start += count;
         }
-        if merged.target == Dtype::Float32 {
-            out.clear();
-            out.extend(values.iter().flat_map(|value| (*value as f32).to_le_bytes()));
-        } else {
-            out.clear();
-            out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        }
+        narrow(&values, merged.target, out);
         Ok(())
     }
 
@@ -319,7 +314,9 @@ impl<'a> WeightRows<'a> {
         let indices = match self.base() {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Gathered { .. } | WeightValues::Merged(_) => crate::container::indices(element, self.encoder.shape(), false),
+            WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
+                crate::container::indices(element, self.encoder.shape(), false)
+            }
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
@@ -405,13 +402,13 @@ fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
             };
             pointers(one) == pointers(other) && are_same(&one.base, &other.base)
         }
-            (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
-            (WeightValues::Columns, WeightValues::Columns) => true,
-            (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
-            (
-                WeightValues::Gathered { rows: own, adds_one },
-                WeightValues::Gathered { rows: other, adds_one: other_adds_one },
-            ) => own == other && adds_one == other_adds_one,
+        (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
+        (WeightValues::Columns, WeightValues::Columns) => true,
+        (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
+        (
+            WeightValues::Gathered { rows: own, adds_one },
+            WeightValues::Gathered { rows: other, adds_one: other_adds_one },
+        ) => own == other && adds_one == other_adds_one,
         _ => false,
     }
 }

@@ -43,8 +43,8 @@ pub use config::{EngineConfig, KeptModules, Modules, QuantizedGroup, is_composit
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
-    BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, PlainWeight, Recoverer, ScaleChoice, ScaleMatch,
-    SharedScale, Unfit, WeightEncoder,
+    BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, PlainWeight, Recoverer,
+    ScaleChoice, ScaleMatch, SharedScale, Unfit, WeightEncoder,
 };
 pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,

@@ -30,7 +30,8 @@ impl Report {
                 let _ = write!(text, "={}", adapter.strength);
             }
             let _ = write!(text, ": {} ({})", adapter.method, adapter.dialect);
-            let range = |[least, most]: [f64; 2]| if least < most { format!("{least} to {most}") } else { least.to_string() };
+            let range =
+                |[least, most]: [f64; 2]| if least < most { format!("{least} to {most}") } else { least.to_string() };
             if let Some(rank) = adapter.rank {
                 let _ = write!(text, ", rank {}", range(rank.map(|rank| rank as f64)));
             }
@@ -48,7 +49,9 @@ impl Report {
         const LEAST: [f64; 2] = [0.9, 6.0];
         let measured = || self.tensors().filter_map(|tensor| Some((tensor, tensor.delta.as_deref()?)));
         let energy: f64 = measured().map(|(_, figures)| figures.delta_energy).sum();
-        let Some((least, figures)) = measured().min_by(|a, b| a.1.kept.total_cmp(&b.1.kept)) else { return String::new() };
+        let Some((least, figures)) = measured().min_by(|a, b| a.1.kept.total_cmp(&b.1.kept)) else {
+            return String::new();
+        };
         let kept = measured().map(|(_, figures)| figures.kept * figures.delta_energy).sum::<f64>() / energy;
         let mut text = format!("\n  kept {kept:.2} of the delta");
         let with_noise = || measured().filter_map(|(_, it)| Some((it.delta_energy, it.noise_energy?)));

@@ -64,7 +64,8 @@ pub struct Report {
     /// The names of the input's tensors that are not in the output, because engines of its layout do not load them.
     pub left_out: Vec<String>,
     /// The adapters that were merged.
-    pub(crate) adapters: Vec<AdapterSummary>,
+    #[doc(hidden)] // its type is not part of the interface
+    pub adapters: Vec<AdapterSummary>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.

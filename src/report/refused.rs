@@ -23,7 +23,11 @@ impl Report {
         let what = format!(
             "{} {verb} {}: no output was written",
             counted(refused.len() as u64, "tensor"),
-            if self.is_quantized() || !self.adapters.is_empty() { "more loss than is allowed" } else { "values that are not allowed" }
+            if self.is_quantized() || !self.adapters.is_empty() {
+                "more loss than is allowed"
+            } else {
+                "values that are not allowed"
+            }
         );
         let details = refused.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Error::new(what).in_file(&self.input).with_details(details).of(Kind::Loss)

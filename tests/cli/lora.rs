@@ -106,7 +106,11 @@ fn a_core_of_a_tucker_decomposition_mixes_the_ranks() {
 #[test]
 fn a_difference_and_a_new_weight_are_taken_as_they_are() {
     let bench = Bench::new();
-    write(&bench, "m.safetensors", &[("a.weight", &[2], &[1.0, 2.0]), ("b.bias", &[1], &[3.0]), ("b.weight", &[1], &[4.0])]);
+    write(
+        &bench,
+        "m.safetensors",
+        &[("a.weight", &[2], &[1.0, 2.0]), ("b.bias", &[1], &[3.0]), ("b.weight", &[1], &[4.0])],
+    );
     let tensors: [(&str, &[u64], &[f32]); 3] =
         [("a.diff", &[2], &[1.0, -1.0]), ("b.diff_b", &[1], &[0.5]), ("b.set_weight", &[1], &[9.0])];
     write(&bench, "a.safetensors", &tensors);
@@ -121,9 +125,7 @@ fn the_summary_the_json_and_a_dry_run_say_what_is_merged() {
     let adapter = fixture("lora/h-no-prefix/adapter").display().to_string();
     let line = format!("cast {base} --lora {adapter}=0.5 -o out.safetensors");
     let summary = bench.run(&line).stderr;
-    let wanted = format!(
-        "\nmerged 1 adapter into 1 weight\n  {adapter}=0.5: lora (peft), rank 2, scale 2, 1 weight\n"
-    );
+    let wanted = format!("\nmerged 1 adapter into 1 weight\n  {adapter}=0.5: lora (peft), rank 2, scale 2, 1 weight\n");
     assert!(summary.starts_with("cast 1 tensor to bfloat16, copied 6\n") && summary.contains(&wanted), "{summary}");
     let report = report(&bench, &format!("{line} --force --json"));
     let facts = json!([{ "path": adapter, "dialect": "peft", "method": "lora", "strength": 0.5,
@@ -255,7 +257,11 @@ fn the_report_says_how_much_of_the_delta_is_left_and_options_refuse_too_little()
     }
     let refused = bench.run(&format!("cast m --lora {style} -o b --min-delta-snr 90"));
     assert_eq!(refused.code, Some(3));
-    assert!(refused.stderr.contains("tensors have more loss than is allowed: no output was written\n"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("tensors have more loss than is allowed: no output was written\n"),
+        "{}",
+        refused.stderr
+    );
     assert!(refused.stderr.contains(" dB, below 90 dB\n"), "{}", refused.stderr);
     assert!(!refused.stderr.contains("--rule"), "{}", refused.stderr);
     run(&bench, "quantize m --scheme int4 -o base");
@@ -265,4 +271,24 @@ fn the_report_says_how_much_of_the_delta_is_left_and_options_refuse_too_little()
     let refused = bench.run(&format!("{line} --force --min-kept 0.5"));
     assert_eq!(refused.code, Some(3));
     assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+}
+
+#[test]
+fn inspect_describes_an_adapter() {
+    let bench = Bench::new();
+    let path = |name: &str| fixture(&format!("lora/{name}")).display().to_string();
+    for (name, line) in [
+        ("style", "an adapter: lora (peft), rank 3, scale 2, 8 modules: q_proj (4), v_proj (4)"),
+        (
+            "kohya-flux-lokr/adapter.safetensors",
+            "an adapter: lora (kohya), rank 2, scale 0.5 to 1, 4 modules",
+        ),
+        ("h-vera/adapter", "an adapter that cannot be merged: "),
+    ] {
+        let outcome = bench.run(&format!("inspect {}", path(name)));
+        assert!(outcome.stdout.contains(&format!("\n{line}")), "{}", outcome.stdout);
+    }
+    let report = report(&bench, &format!("inspect {} --json", path("style")));
+    assert_eq!(report["adapter"]["targets"], json!({ "q_proj": 4, "v_proj": 4 }));
+    assert_eq!(report["adapter"]["scale"], json!({ "min": 2.0, "max": 2.0 }));
 }

@@ -148,9 +148,10 @@ impl<'a> Planner<'_, 'a> {
                 WeightValues::Coded(decoder, _) => {
                     WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
                 }
-                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
-                    WeightValues::Rows(expert.first_row)
-                }
+                WeightValues::Rows(_)
+                | WeightValues::Columns
+                | WeightValues::Gathered { .. }
+                | WeightValues::Merged(_) => WeightValues::Rows(expert.first_row),
             },
             ..whole.clone()
         };

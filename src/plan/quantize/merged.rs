@@ -29,7 +29,9 @@ impl Planner<'_, '_> {
                 let merge = of(weight);
                 if matches!(weight.values, WeightValues::Columns) {
                     let error = Error::new("is stored in another order, and adapters are not merged into it at once");
-                    return Err(error.in_tensor(&weight.name).remedy("merge the adapters first, and quantize the result"));
+                    return Err(error
+                        .in_tensor(&weight.name)
+                        .remedy("merge the adapters first, and quantize the result"));
                 }
                 let Ok(target) = &mut weight.decision else { continue };
                 // Scales that are stored in the type of the weight keep this type.

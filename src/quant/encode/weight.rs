@@ -153,7 +153,8 @@ impl WeightEncoder {
             Self::Blocks(encoder) => encoder.part_ranges(&rows),
             Self::Plain(weight) => {
                 let row = weight.columns() * u64::from(weight.part[0].dtype.bits() / 8);
-                Vec::from([rows.start * row..rows.end * row])
+                let range = rows.start * row..rows.end * row;
+                Vec::from([range])
             }
         }
     }
