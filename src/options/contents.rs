@@ -53,7 +53,7 @@ pub struct ContentOptions {
     /// The folder or file of an adapter of PEFT, MLX, kohya, diffusers, ComfyUI or llama.cpp. STRENGTH multiplies its delta
     /// [default: 1]. Adapters are added in their order, in float64, and each value is rounded once.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "ADAPTER[=STRENGTH]"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "ADAPTER[=STRENGTH]", hide_short_help = true))]
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub lora: Vec<AdapterOption>,
 
