@@ -13,29 +13,33 @@ use std::fmt;
 pub(super) struct ByModule {
     default: Option<f64>,
     /// In the order of the file; the first match decides.
-    patterns: Vec<(Regex, f64)>,
+    patterns: Vec<(ModulePattern, f64)>,
 }
 
 impl ByModule {
     /// Reads a default and its patterns. `prefix` begins the keys of the metadata.
-    fn read(text: &str, default: &[&str], patterns: &str) -> Result<Self> {
+    fn read(text: &str, default: &[&str], patterns_key: &str) -> Result<Self> {
+        /// Maximum number of regular expressions: each is compiled, and tried for each module.
+        const MOST: usize = 256;
         let members = members(text).unwrap_or_default();
         let number = |key: &&str| serde_json::from_str::<Value>(members.get(*key)?.get()).ok()?.as_f64();
-        let pairs: Option<Ordered> = match members.get(patterns) {
+        let pairs: Option<Ordered> = match members.get(patterns_key) {
             Some(raw) => serde_json::from_str(raw.get())
-                .map_err(|error| Error::new(format!("{patterns} cannot be read: {error}")))?,
+                .map_err(|error| Error::new(format!("{patterns_key} cannot be read: {error}")))?,
             None => None,
         };
         let pattern = |(key, value): (String, Value)| {
             let number = value.as_f64().ok_or_else(|| {
-                Error::new(format!("{patterns} has a value for '{}' that is not a number", shorten(&key)))
+                Error::new(format!("{patterns_key} has a value for '{}' that is not a number", shorten(&key)))
             })?;
-            Ok((compile(&key)?, number))
+            Ok((ModulePattern::new(&key)?, number))
         };
-        Ok(Self {
-            default: default.iter().find_map(number),
-            patterns: pairs.map(|pairs| pairs.0).unwrap_or_default().into_iter().map(pattern).collect::<Result<_>>()?,
-        })
+        let pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
+        let patterns = pairs.into_iter().map(pattern).collect::<Result<Vec<_>>>()?;
+        if patterns.iter().filter(|(pattern, _)| matches!(pattern, ModulePattern::Regex(_))).count() > MOST {
+            return Err(Error::new(format!("{patterns_key} has more than {MOST} regular expressions")));
+        }
+        Ok(Self { default: default.iter().find_map(number), patterns })
     }
 
     fn of(&self, module: &str) -> Option<f64> {
@@ -44,23 +48,51 @@ impl ByModule {
 
     /// Returns the number of the first name that a pattern matches, or the default.
     pub(super) fn of_first(&self, names: &[&str]) -> Option<f64> {
-        let of_name = |name: &&str| self.patterns.iter().find(|(pattern, _)| pattern.is_match(name));
+        let of_name = |name: &&str| self.patterns.iter().find(|(pattern, _)| pattern.matches(name));
         names.iter().find_map(of_name).map(|(_, number)| *number).or(self.default)
     }
 }
 
-/// Compiles a pattern as PEFT uses it: it matches a whole name, or the end of one after a dot.
-fn compile(key: &str) -> Result<Regex> {
-    /// Maximum size of a compiled pattern, in bytes.
-    const MOST: usize = 1 << 20;
-    let whole = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{key})$")).size_limit(MOST).build();
-    // The key alone shows unbalanced brackets.
-    let alone = RegexBuilder::new(key).size_limit(MOST).build();
-    if let (Ok(pattern), Ok(_)) = (whole, alone) {
-        return Ok(pattern);
+/// A pattern as PEFT uses it: it matches a whole name, or the end of one after a dot.
+enum ModulePattern {
+    /// Letters, and dots that match any character. With a `^`, it matches whole names only.
+    Name {
+        name: String,
+        is_whole: bool,
+    },
+    Regex(Regex),
+}
+
+impl ModulePattern {
+    fn new(key: &str) -> Result<Self> {
+        /// Maximum size of a compiled pattern, in bytes.
+        const MOST: usize = 1 << 18;
+        let name = key.strip_prefix('^').unwrap_or(key);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+        if name.bytes().all(is_plain) {
+            return Ok(Self::Name { name: name.to_owned(), is_whole: name.len() < key.len() });
+        }
+        let whole = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{key})$")).size_limit(MOST).build();
+        // The key alone shows unbalanced brackets.
+        let alone = RegexBuilder::new(key).size_limit(MOST).build();
+        if let (Ok(pattern), Ok(_)) = (whole, alone) {
+            return Ok(Self::Regex(pattern));
+        }
+        let error = Error::new(format!("the pattern '{}' in its config cannot be used", shorten(key)));
+        Err(error.remedy("write it without look-around and back references, as a regular expression"))
     }
-    let error = Error::new(format!("the pattern '{}' in its config cannot be used", shorten(key)));
-    Err(error.remedy("write it without look-around and back references, as a regular expression"))
+
+    fn matches(&self, module: &str) -> bool {
+        match self {
+            Self::Regex(pattern) => pattern.is_match(module),
+            Self::Name { name, is_whole } => {
+                let (name, module) = (name.as_bytes(), module.as_bytes());
+                let Some(before) = module.len().checked_sub(name.len()) else { return false };
+                let ends = name.iter().rev().zip(module.iter().rev()).all(|(own, byte)| own == byte || *own == b'.');
+                ends && (before == 0 || !is_whole && module[before - 1] == b'.')
+            }
+        }
+    }
 }
 
 /// The members of an object in their order.
@@ -134,5 +166,31 @@ impl Scales {
         let alpha = self.alpha.of(module).filter(|alpha| alpha.is_finite());
         let alpha = alpha.ok_or_else(|| Error::new("its config has no lora_alpha: the scale is not known"))?;
         Ok((if self.is_rslora { alpha / rank.sqrt() } else { alpha / rank }, rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ModulePattern;
+
+    #[test]
+    fn patterns_match_whole_names_or_ends_after_a_dot() {
+        for (key, module, wanted) in [
+            ("q_proj", "layers.0.q_proj", true),
+            ("q_proj", "q_proj", true),
+            ("q_proj", "layers.0.mq_proj", false),
+            ("^q_proj", "layers.0.q_proj", false),
+            ("^a.b", "a.b", true),
+            ("0.q_proj", "layers.0xq_proj", true),
+            (r".*\.[01]\..*q_proj", "layers.1.self_attn.q_proj", true),
+            (r".*\.[01]\..*q_proj", "layers.2.self_attn.q_proj", false),
+            ("q_proj|k_proj", "layers.2.self_attn.k_proj", true),
+            ("q_proj|k_proj", "layers.2.self_attn.mk_proj", false),
+        ] {
+            assert_eq!(ModulePattern::new(key).unwrap().matches(module), wanted, "{key} {module}");
+        }
+        for key in ["(q_proj", "a)(b", r"(a)\1", "(?=a)b", "((a{999}){999})"] {
+            assert!(ModulePattern::new(key).is_err(), "{key}");
+        }
     }
 }

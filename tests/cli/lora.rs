@@ -279,10 +279,7 @@ fn inspect_describes_an_adapter() {
     let path = |name: &str| fixture(&format!("lora/{name}")).display().to_string();
     for (name, line) in [
         ("style", "an adapter: lora (peft), rank 3, scale 2, 8 modules: q_proj (4), v_proj (4)"),
-        (
-            "kohya-flux-lokr/adapter.safetensors",
-            "an adapter: lora (kohya), rank 2, scale 0.5 to 1, 4 modules",
-        ),
+        ("kohya-flux-lokr/adapter.safetensors", "an adapter: lora (kohya), rank 2, scale 0.5 to 1, 4 modules"),
         ("h-vera/adapter", "an adapter that cannot be merged: "),
     ] {
         let outcome = bench.run(&format!("inspect {}", path(name)));
@@ -291,4 +288,33 @@ fn inspect_describes_an_adapter() {
     let report = report(&bench, &format!("inspect {} --json", path("style")));
     assert_eq!(report["adapter"]["targets"], json!({ "q_proj": 4, "v_proj": 4 }));
     assert_eq!(report["adapter"]["scale"], json!({ "min": 2.0, "max": 2.0 }));
+}
+
+#[test]
+fn a_gguf_gets_merged_rows_in_its_own_order() {
+    let bench = Bench::new();
+    let tiny = fixture("gguf/tiny-llama").display().to_string();
+    let gguf = fixture("gguf/tiny.gguf").display().to_string();
+    let down: Vec<f32> = (0..64_u8).map(|at| f32::from(at % 7) / 64.0).collect();
+    let up: Vec<f32> = (0..64_u8).map(|at| f32::from(at % 11) / 64.0).collect();
+    let mut tensors: Vec<(String, [u64; 2], &[f32])> = Vec::new();
+    for module in ["self_attn.q_proj", "self_attn.o_proj"] {
+        tensors.push((format!("model.layers.0.{module}.lora_A.weight"), [1, 64], &down));
+        tensors.push((format!("model.layers.0.{module}.lora_B.weight"), [64, 1], &up));
+    }
+    let tensors: Vec<(&str, &[u64], &[f32])> =
+        tensors.iter().map(|(name, shape, values)| (name.as_str(), &shape[..], *values)).collect();
+    write(&bench, "a.safetensors", &tensors);
+    // These sums are exact in float32.
+    run(&bench, &format!("cast {tiny} --to f32 --lora a.safetensors -o merged"));
+    for scheme in ["f32", "f16", "q8_0"] {
+        run(&bench, &format!("quantize merged --scheme {scheme} --metadata-from {gguf} -o one.gguf --force"));
+        let line = format!(
+            "quantize {tiny} --lora a.safetensors --scheme {scheme} --metadata-from {gguf} -o two.gguf --force"
+        );
+        run(&bench, &line);
+        assert_eq!(bench.run("diff one.gguf two.gguf").code, Some(0), "{scheme}");
+    }
+    run(&bench, &format!("quantize {tiny} --scheme f32 --metadata-from {gguf} -o plain.gguf"));
+    assert_eq!(bench.run("diff plain.gguf two.gguf").code, Some(1));
 }
