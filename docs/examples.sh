@@ -13,6 +13,7 @@ cp "$fixtures/onnx_models/ort_nbits.onnx" quantized.onnx
 cp -R "$fixtures/checkpoints/llama-tiny-bf16" llama
 cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
 cp -R "$fixtures/checkpoints/qwen3-moe-tiny" tiny-moe
+cp -R "$fixtures/lora/style" style
 cp "$fixtures/gguf/tiny.gguf" tiny.gguf
 cp -R "$fixtures/mlx/checkpoint" mlx-mixed
 cp "$fixtures/pytorch/state_dict.zip.pt" model.pt

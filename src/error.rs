@@ -338,6 +338,8 @@ pub enum Kind {
     PartialBlocks,
     /// The model is an adapter, which can be cast but not quantized.
     Adapter,
+    /// Tensors of an adapter match no weight of the model, and could be left out.
+    UnmatchedAdapter,
     /// The model has no quantized weights.
     Plain,
     /// The layout cannot store the weights: another scheme or layout may.

@@ -91,6 +91,7 @@ pub mod text;
 mod conversion;
 mod convert;
 mod job;
+mod lora;
 mod read;
 mod staging;
 mod tensors;

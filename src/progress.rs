@@ -5,7 +5,7 @@ mod observer;
 #[cfg(feature = "cli")]
 mod terminal;
 
-pub(crate) use note::{GgufNote, Misfit, Note, OnnxNote, QuantizedForms, UseNote};
+pub(crate) use note::{GgufNote, LoraNote, Misfit, Note, OnnxNote, QuantizedForms, UseNote};
 pub(crate) use observer::{Observer, PartOf, ShardProgress};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};

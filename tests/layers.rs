@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["measure"],
     &["plan", "staging"],
+    &["lora"],
     &["read"],
     &["options"],
     &["progress"],

@@ -65,6 +65,7 @@ fn page_by(
         config: None,
         budget: None,
         left_out: Vec::new(),
+        adapters: Vec::new(),
         bytes_in: 48_000_000,
         files,
         before: 0,

@@ -160,6 +160,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         config: None,
         budget: None,
         left_out: Vec::new(),
+        adapters: Vec::new(),
         bytes_in,
         files,
         before: 0,

@@ -5,7 +5,7 @@ use super::messages::{note, print_error, print_message, print_remedy, warn};
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{self, Kept, Start};
 use crate::operator::Operator;
-use crate::progress::{GgufNote, Misfit, Note, OnnxNote, UseNote};
+use crate::progress::{GgufNote, LoraNote, Misfit, Note, OnnxNote, UseNote};
 use crate::quant::{COMFYUI, GGUF, Group, SCHEMES, Scheme, Unfit};
 use crate::text::{as_glob, counted, first_few, flag_with, grouped, is, path_text, remove_files, shorten, size};
 use std::collections::BTreeSet;
@@ -66,6 +66,7 @@ pub(super) fn show(shown: &Note) {
         }
         Note::Onnx(shown) => show_onnx(shown),
         Note::Gguf(shown) => show_gguf(shown),
+        Note::Lora(shown) => show_lora(shown),
         Note::Use(shown) => show_use(shown),
     }
 }
@@ -84,6 +85,37 @@ fn show_onnx(shown: &OnnxNote) {
             warn(&format!("the model now imports opset {needed} instead of {imported}, for {needy}"));
         }
         OnnxNote::LaterIr(version) => warn(&format!("the model now has IR version {version}, which its types need")),
+    }
+}
+
+fn show_lora(shown: &LoraNote) {
+    match shown {
+        LoraNote::Unmatched(path, names) => {
+            let (count, listed) = (counted(names.len() as u64, "tensor"), first_few(names, 3));
+            let matches = if names.len() == 1 { "matches" } else { "match" };
+            warn(&format!(
+                "{count} of {} {matches} no weight and {} left out: {listed}",
+                path_text(path),
+                is(names.len() as u64)
+            ));
+        }
+        LoraNote::Twice(path) => warn(&format!("{} is merged more than once", path_text(path))),
+        LoraNote::NoEffect(path) => warn(&format!("{} changes nothing: its scale is 0", path_text(path))),
+        LoraNote::Residual(path, method) => warn(&format!(
+            "{} was initialized with {}: it belongs to the residual base of its training, unless it was converted",
+            path_text(path),
+            shorten(method)
+        )),
+        LoraNote::MetadataScale(path, scale) => note(&format!(
+            "the metadata of {} gives the scale {scale}, as diffusers reads it; ComfyUI ignores it and takes 1",
+            path_text(path)
+        )),
+        LoraNote::Replaces(name) => {
+            note(&format!("the adapter replaces '{}' by another weight", shorten(name)));
+        }
+        LoraNote::Tied(name) => {
+            note(&format!("'{}' is tied to the output head, which changes too", shorten(name)));
+        }
     }
 }
 

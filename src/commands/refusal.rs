@@ -25,6 +25,11 @@ impl Report {
     }
 
     fn remedy(&self, refused: &[&TensorReport], fail_on: &FailOn) -> String {
+        let mut deltas = refused.iter().filter_map(|tensor| tensor.delta.as_deref());
+        if deltas.any(|figures| fail_on.refuses_delta(figures).next().is_some()) {
+            return "choose a wider type with --to, a scheme with more bits, or an unquantized model as the base"
+                .to_owned();
+        }
         let conditions = &fail_on.conditions;
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
             refused.iter().any(|tensor| {

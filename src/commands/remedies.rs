@@ -111,6 +111,9 @@ pub fn remedy(error: &Error) -> Option<String> {
         }
         Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
         Kind::Adapter => format!("cast it: tcast cast {} --to bfloat16", quoted(error.path()?)),
+        Kind::UnmatchedAdapter => {
+            "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
+        }
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         // The subcommands add commands with their arguments.

@@ -100,6 +100,9 @@ pub(super) fn show(
         print_json(&*report)?;
     } else if args.dry_run && !was_complete && refusal.is_none() {
         print(&report.table(stdout_columns()))?;
+        if !report.adapters.is_empty() {
+            print(&report.mapping())?;
+        }
     }
     if let Some(refusal) = refusal {
         return Err(refusal);

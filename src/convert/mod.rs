@@ -221,6 +221,7 @@ fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &P
     Report {
         options: job.task.recorded(source),
         config: findings.config.clone(),
+        adapters: findings.adapters.clone(),
         left_out: findings
             .dropped
             .iter()

@@ -1,6 +1,7 @@
 //! Findings about the converted elements of steps.
 
 use crate::kernel::{Condition, Counts, First, Firsts, Loss};
+use crate::lora::SurvivalTally;
 use crate::measure::accuracy;
 use crate::measure::pairs::NumberPairs;
 use crate::plan::Step;
@@ -47,6 +48,8 @@ pub(super) struct StepFindings {
     pub(super) firsts: Firsts,
     pub(super) tally: Option<Box<accuracy::AccuracyTally>>,
     pub(super) encoded: Option<Box<EncodeTally>>,
+    /// What is left of the delta of adapters.
+    pub(super) survival: Option<Box<SurvivalTally>>,
     /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     pub(super) sums: Box<[Hasher]>,
 }
@@ -61,6 +64,9 @@ impl StepFindings {
         }
         if let Some(encoded) = &next.encoded {
             **self.encoded.get_or_insert_default() += encoded;
+        }
+        if let Some(survival) = &next.survival {
+            self.survival.get_or_insert_default().append(survival);
         }
         if self.sums.is_empty() {
             self.sums = next.sums;

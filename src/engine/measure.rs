@@ -108,8 +108,13 @@ impl<'p, 'a> Measurement<'p, 'a> {
                 }
             }
         };
-        let unmeasured =
-            || Outcome { counts: Counts::default(), firsts: Firsts::default(), accuracy: None, quantized: None };
+        let unmeasured = || Outcome {
+            counts: Counts::default(),
+            firsts: Firsts::default(),
+            accuracy: None,
+            quantized: None,
+            delta: None,
+        };
         let outcomes = |plan: &&Plan| plan.steps.iter().map(|_| unmeasured()).collect();
         let mut outcomes: Vec<Vec<Outcome>> = self.plans.iter().map(outcomes).collect();
         // Pieces arrive in order, so one weight is counted at a time.

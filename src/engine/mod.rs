@@ -18,8 +18,9 @@ mod worker;
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
+use crate::lora::DeltaFigures;
 use crate::measure::quantized::QuantizedAccuracy;
-use crate::plan::{Plan, Step};
+use crate::plan::{Operation, Plan, Step};
 use crate::progress::{Cancel, Never, Progress, Silent};
 use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
@@ -47,6 +48,9 @@ pub struct Outcome {
     /// Accuracy of the weight, if it was quantized.
     #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
+    /// What is left of the delta of adapters.
+    #[doc(hidden)] // for the program
+    pub delta: Option<Box<DeltaFigures>>,
 }
 
 /// Options of [`run`].
@@ -131,11 +135,17 @@ pub fn run(
     }
     // The findings come first, so that the outcomes take their place in memory.
     let outcomes = found.into_iter().zip(&plan.steps).map(|(found, step)| {
-        let StepFindings { counts, firsts, tally, encoded, .. } = found;
+        let StepFindings { counts, firsts, tally, encoded, survival, .. } = found;
         let accuracy = comparer(step, detail).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
         let accuracy_of = |weight| Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()));
         let quantized = step.quantization().map(accuracy_of);
-        Outcome { counts, firsts, accuracy, quantized }
+        let delta = match (&step.how, survival) {
+            (Operation::Encode(weight), Some(tally)) => {
+                weight.merge().and_then(|merge| tally.figures(merge, step.count())).map(Box::new)
+            }
+            _ => None,
+        };
+        Outcome { counts, firsts, accuracy, quantized, delta }
     });
     Ok(outcomes.collect())
 }

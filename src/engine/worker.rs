@@ -266,7 +266,11 @@ impl<'a> Worker<'a> {
         let counts = counts.map_err(|error| step.error(error))?;
         let mut found = self.findings(at, conversion, counts, start, source, count);
         if let Some(comparer) = comparer(step, self.detail) {
-            found.tally = Some(Box::new(comparer.tally(start, [source, &self.results.bytes[place]], count)));
+            found.tally = Some(Box::new(comparer.tally(start, [source, &self.results.bytes[place.clone()]], count)));
+        }
+        if self.detail != Detail::Nothing {
+            let outputs = &[&mut self.results.bytes[place]][..];
+            found.survival = weight.survival(&part.rows(), source, outputs)?.map(Box::new);
         }
         self.values = values;
         Ok((found, weight.rows.bytes(&part.rows())))
@@ -295,7 +299,12 @@ impl<'a> Worker<'a> {
         self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
         let (counts, firsts) = infinite(&tally);
-        let found = StepFindings { counts, firsts, encoded: Some(Box::new(tally)), ..StepFindings::default() };
+        let survival = match self.detail {
+            Detail::Nothing => None,
+            _ => weight.survival(&part.rows(), &self.values, &outputs)?.map(Box::new),
+        };
+        let found =
+            StepFindings { counts, firsts, encoded: Some(Box::new(tally)), survival, ..StepFindings::default() };
         Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 
@@ -343,7 +352,10 @@ impl<'a> Worker<'a> {
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
         let sums = [Hasher::new(), hasher].into();
-        Ok((at, StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, sums }))
+        Ok((
+            at,
+            StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, survival: None, sums },
+        ))
     }
 }
 

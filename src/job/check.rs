@@ -8,6 +8,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
+use crate::lora::Merges;
 use crate::operator::Operator;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Note, Observer};
@@ -47,7 +48,11 @@ pub(super) fn plans<'a>(
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
         && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
-    let mut recognized = (may_be_codes || is_renamed || is_decoded).then(|| Model::probe(source));
+    let (adapters, allows_unmatched) = job.task.adapters();
+    let has_adapters = !adapters.is_empty() && output.is_some();
+    let is_cast = matches!(operator, Operator::Cast(_));
+    let is_listed = may_be_codes || is_renamed || is_decoded || is_cast && has_adapters;
+    let mut recognized = is_listed.then(|| Model::probe(source));
     let weights = recognized.as_ref().unwrap_or(model);
     let codes = match operator {
         Operator::Quantize | Operator::Dequantize => None, // their planners search for codes
@@ -60,6 +65,12 @@ pub(super) fn plans<'a>(
     // Tensors whose type is known do not matter to a common type, or in a module.
     let is_optional = matches!(operator, Operator::Promote(_)) || output.is_none();
     let is_untyped = |from: &Dtype| check_from(source.tensors().map(|(_, tensor)| tensor), Some(*from)).is_ok();
+    let mut merges = Merges::default();
+    if has_adapters {
+        check_adapters(source, container)?;
+        merges = Merges::open(adapters, allows_unmatched, weights)?;
+    }
+    let (notes, summaries) = (std::mem::take(&mut merges.notes), std::mem::take(&mut merges.adapters));
     let request = Request {
         operator,
         selection: &selection,
@@ -69,6 +80,7 @@ pub(super) fn plans<'a>(
         fail_on: &job.fail_on.conditions,
         model: job.task.model_options(),
         data_file: data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str),
+        merges: (!merges.is_empty()).then_some(&merges),
         threads: job.threads,
     };
     let in_file = |error: Error| error.in_file(&source.path);
@@ -78,6 +90,9 @@ pub(super) fn plans<'a>(
     }
     let weights = recognized.as_ref().unwrap_or(model);
     let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;
+    merges.check_used().map_err(in_file)?;
+    planned.findings.adapters = summaries;
+    planned.findings.notes.extend(notes.into_iter().map(Note::Lora));
     if let Some(contents) = job.task.contents().filter(|_| output.is_some()) {
         planned.set_metadata(contents, container).map_err(in_file)?;
     }
@@ -100,6 +115,21 @@ pub(super) fn plans<'a>(
         report_scales(&plans, request.codes, &selection, observer);
     }
     Ok((plans, planned))
+}
+
+/// Refuses adapters for models and outputs of other formats.
+fn check_adapters(source: &Checkpoint, output: &dyn Container) -> Result<()> {
+    let wrong = source.shards.iter().find(|shard| shard.container.format_info().is_changed_only());
+    if let Some(shard) = wrong {
+        let error = Error::usage("is an ONNX model, into which no adapters are merged").in_file(shard.path());
+        return Err(error.without("lora"));
+    }
+    if !output.is(container::SHARDS) && !output.is(container::GGUF) {
+        let extension = output.format_info().extension;
+        let error = Error::usage(format!("no adapters are merged into .{extension} files"));
+        return Err(error.remedy("name a .safetensors file, a .gguf file or a folder").without("lora"));
+    }
+    Ok(())
 }
 
 /// Refuses options for ONNX models if a model becomes something else.

@@ -1,6 +1,7 @@
 //! Losses and defects that make a job fail.
 
 use crate::kernel::{Condition, Loss};
+use crate::lora::DeltaFigures;
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::options::{Defect, Task};
 use crate::text::counted;
@@ -16,6 +17,9 @@ pub(crate) struct FailOn {
     pub min_sqnr_db: Option<f64>,
     /// True if no value of a quantized weight may change.
     pub changed: bool,
+    /// The minimum share of the delta of adapters that is kept in a weight, and the minimum ratio to its noise, in decibels.
+    pub min_kept: Option<f64>,
+    pub min_delta_snr_db: Option<f64>,
 }
 
 impl FailOn {
@@ -25,7 +29,7 @@ impl FailOn {
             let lost = given.contains(&Condition::Lost(Loss::Nan)).then_some(Condition::Lost(Loss::NanLost));
             Self { conditions: given.iter().copied().chain(lost).collect(), ..Self::default() }
         };
-        match task {
+        let refused = match task {
             Task::Cast(options) => with_lost(&options.fail_on),
             Task::Dequantize(options) => with_lost(&options.fail_on),
             Task::BitCast(_) | Task::Promote(_) => Self::default(),
@@ -41,14 +45,35 @@ impl FailOn {
                     defects: options.fail_on.clone(),
                     min_sqnr_db: options.min_sqnr,
                     changed,
+                    ..Self::default()
                 }
             }
+        };
+        let contents = task.contents();
+        Self {
+            min_kept: contents.and_then(|contents| contents.min_kept),
+            min_delta_snr_db: contents.and_then(|contents| contents.min_delta_snr),
+            ..refused
         }
+    }
+
+    /// Returns the reasons why what is left of a delta is refused, in words.
+    pub(crate) fn refuses_delta(&self, figures: &DeltaFigures) -> impl Iterator<Item = String> {
+        let kept = self.min_kept.filter(|least| figures.kept < *least);
+        let kept = kept.map(|least| format!("{:.2} of the delta is kept, less than {least}", figures.kept));
+        let noise = self.min_delta_snr_db.zip(figures.delta_snr).filter(|(least, snr)| snr < least);
+        let noise = noise.map(|(least, snr)| format!("delta SNR {} dB, below {least} dB", text_below(snr, least)));
+        kept.into_iter().chain(noise)
     }
 
     /// True if everything is allowed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none() && !self.changed
+        self.conditions.is_empty()
+            && self.defects.is_empty()
+            && self.min_sqnr_db.is_none()
+            && !self.changed
+            && self.min_kept.is_none()
+            && self.min_delta_snr_db.is_none()
     }
 
     /// Returns the reasons why a weight is refused, in words.

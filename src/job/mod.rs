@@ -34,6 +34,7 @@ use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
+use crate::lora;
 use crate::options::{ContentOptions, ExpertForm, TensorOptions};
 use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
@@ -145,6 +146,7 @@ pub(crate) fn prepare<'a>(
         files.make_folder(folder)?;
     }
     sources.iter().try_for_each(|source| source.files().map(|paths| files.read(paths)))?;
+    files.read(job.task.adapters().0.iter().flat_map(|adapter| lora::files(&adapter.path)));
     files.read(gguf.iter().flat_map(GgufTask::files));
     let is_only = models.len() == 1;
     let paths = all_of(sources, job.publish, observer, |source| place::output_path(job, source, folder, is_only))?;

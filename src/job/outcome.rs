@@ -5,6 +5,7 @@ use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
 use crate::kernel::{Condition, Counts, Firsts, Loss};
+use crate::lora::DeltaFigures;
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
@@ -154,6 +155,9 @@ pub struct TensorReport {
     /// The stored tensor that holds a plain tensor of an expert, with the tensors of other experts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) stack: Option<Box<PartReport>>,
+    /// What is left of the delta of the adapters that were merged into it.
+    #[serde(rename = "lora", skip_serializing_if = "Option::is_none", default)]
+    pub(crate) delta: Option<Box<DeltaFigures>>,
     /// SHA-256 of its bytes in the input, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
@@ -222,11 +226,11 @@ impl TensorReport {
     }
 
     fn new(step: &Step, outcome: Option<Outcome>) -> Self {
-        let (counts, mut firsts, accuracy, quantized) = match outcome {
-            Some(Outcome { counts, firsts, accuracy, quantized }) => {
-                (Some(Box::new(counts)), firsts, accuracy, quantized)
+        let (counts, mut firsts, accuracy, quantized, delta) = match outcome {
+            Some(Outcome { counts, firsts, accuracy, quantized, delta }) => {
+                (Some(Box::new(counts)), firsts, accuracy, quantized, delta)
             }
-            None => (None, Firsts::default(), None, None),
+            None => (None, Firsts::default(), None, None, None),
         };
         let (source, result) = (step.source(), &step.results[0]);
         let (weight, is_element_wise) = (step.quantization(), step.conversion().is_some());
@@ -244,8 +248,12 @@ impl TensorReport {
             from: step.dtypes().0,
             to: step.dtypes().1,
             layout: match &step.how {
-                Operation::Convert(_) | Operation::Encode(_) => None,
+                Operation::Convert(_) => None,
                 Operation::Decode(decoder) => Some(decoder.layout().name.into()),
+                Operation::Encode(weight) => {
+                    let is_merged = weight.cast().is_some() && weight.rows.merges().next().is_some();
+                    weight.rows.decoder().filter(|_| is_merged).map(|decoder| decoder.layout().name.into())
+                }
             },
             stored: has_type_of_file(step).then(|| (&*source.stored).into()),
             is_converted: step.is_converted(),
@@ -268,6 +276,7 @@ impl TensorReport {
                 let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).to_vec());
                 Box::new(PartReport { name: stack.name.clone(), dtype, shape, blocks: None, sha256: None })
             }),
+            delta,
             sha256_in: None,
             sha256_out: None,
         }
@@ -296,6 +305,7 @@ impl TensorReport {
         let figures = self.quantized_accuracy();
         fail_on.conditions.iter().any(|condition| self.count_of(*condition) > 0)
             || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
+            || self.delta.as_ref().is_some_and(|figures| fail_on.refuses_delta(figures).next().is_some())
     }
 
     /// Returns the number of its values that met a condition.

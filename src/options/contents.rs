@@ -57,6 +57,29 @@ pub struct ContentOptions {
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "FORM", hide_short_help = true))]
     pub experts: Option<ExpertForm>,
 
+    /// Merge an adapter, such as LoRA, into the weights of the model; repeatable
+    ///
+    /// The folder or file of an adapter of PEFT, MLX, kohya, diffusers, ComfyUI or llama.cpp. STRENGTH multiplies its delta
+    /// [default: 1]. Adapters are added in their order, in float64, and each value is rounded once.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "ADAPTER[=STRENGTH]", hide_short_help = true))]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub lora: Vec<AdapterOption>,
+
+    /// Exit with 3 if less of the delta of a weight is kept: 1 is all of it
+    ///
+    /// The share of the delta that arrives on average in what is written. Nothing is written then.
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SHARE", requires = "lora", hide_short_help = true))]
+    pub min_kept: Option<f64>,
+
+    /// Exit with 3 if the signal-to-noise ratio of the delta of a weight is lower
+    ///
+    /// In decibels, within the space of the delta. Nothing is written then.
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "DB", requires = "lora", hide_short_help = true))]
+    pub min_delta_snr: Option<f64>,
+
     /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
     ///
     /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a
@@ -96,6 +119,38 @@ impl FromStr for Addition {
             Some((path, pattern)) => Ok(Self { path: path.into(), pattern: Some(pattern.parse()?) }),
             None => Ok(Self { path: text.into(), pattern: None }),
         }
+    }
+}
+
+/// `ADAPTER[=STRENGTH]`: an adapter to merge.
+#[derive(Clone, Debug)]
+pub struct AdapterOption {
+    /// Its folder or file.
+    pub path: PathBuf,
+    /// The factor of its delta.
+    pub strength: f64,
+}
+
+impl Display for AdapterOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.path.display(), self.strength)
+    }
+}
+
+impl FromStr for AdapterOption {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let with_strength = text.rsplit_once('=').filter(|_| !Path::new(text).exists());
+        let number = with_strength.and_then(|(path, strength)| Some((path, strength.parse::<f64>().ok()?)));
+        let (path, strength) = number.unwrap_or((text, 1.0));
+        if path.is_empty() {
+            return Err(Error::new("an adapter is given as ADAPTER or ADAPTER=STRENGTH"));
+        }
+        if !strength.is_finite() {
+            return Err(Error::new(format!("the strength {strength} is not a finite number")));
+        }
+        Ok(Self { path: path.into(), strength })
     }
 }
 
@@ -149,7 +204,7 @@ impl ContentOptions {
     /// True if the output may have other contents than the input.
     pub(crate) fn changes_contents(&self) -> bool {
         let has_choice = !(self.only.is_empty() && self.drop.is_empty());
-        let has_additions = !(self.add.is_empty() && self.replace.is_empty());
-        has_choice || has_additions || self.experts.is_some() || !(self.set.is_empty() && self.unset.is_empty())
+        let has_parts = !(self.add.is_empty() && self.replace.is_empty() && self.lora.is_empty());
+        has_choice || has_parts || self.experts.is_some() || !(self.set.is_empty() && self.unset.is_empty())
     }
 }

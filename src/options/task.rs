@@ -1,7 +1,8 @@
 //! The task of a job: an operator with its options.
 
 use super::{
-    BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions,
+    AdapterOption, BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions,
+    QuantizeOptions,
 };
 use super::{RecordedOptions, ShardOptions};
 use crate::container::checkpoint::Checkpoint;
@@ -93,6 +94,16 @@ impl<'o> Task<'o> {
             | Self::Dequantize(DequantizeOptions { contents, .. })
             | Self::Quantize(QuantizeOptions { contents, .. }) => Some(contents),
             Self::BitCast(_) | Self::Promote(_) => None,
+        }
+    }
+
+    /// Returns the adapters to merge, and whether tensors of them may match nothing.
+    pub(crate) fn adapters(self) -> (&'o [AdapterOption], bool) {
+        match self {
+            Self::Cast(CastOptions { contents, tensors, .. })
+            | Self::Dequantize(DequantizeOptions { contents, tensors, .. })
+            | Self::Quantize(QuantizeOptions { contents, tensors, .. }) => (&contents.lora, tensors.allow_unmatched),
+            Self::BitCast(_) | Self::Promote(_) => (&[], false),
         }
     }
 

@@ -4,16 +4,19 @@ use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};
 use super::step::Step;
 use super::steps::Steps;
+use super::weight_rows::WeightValues;
 use super::{Planned, Request};
+use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, QUANTIZE_CONFIG, stack_of};
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::lora::Merge;
 use crate::operator::Operator;
 use crate::options::{DequantizeOptions, Naming};
 use crate::progress::{Note, UseNote};
 use crate::quant::{
-    Arithmetic, Decoder, FoundWeight, Modules, Role, check_renamed, config_of, hf_quant_config_of, metadata_of,
+    Arithmetic, Decoder, FoundWeight, Modules, Role, RowMap, check_renamed, config_of, hf_quant_config_of, metadata_of,
     quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, Model};
@@ -45,9 +48,14 @@ impl<'a> Planned<'a> {
         let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);
         let mut weights = DecodedWeights::default();
+        let mut steps = Steps::new(request, &model.source.shards, model.graph.as_ref())?;
         for weight in &selected {
             let decoder = shared.get(weight)?;
             model.check_parts(&decoder, weight)?;
+            if let Some(merge) = steps.merge_of(&weight.name) {
+                weights.merge(model, weight, &steps, (merge, request.container.form(decoder.target())))?;
+                continue;
+            }
             weights.add(model, weight, decoder, None);
         }
         // The plain tensors of a GGUF model get the type of the others.
@@ -67,7 +75,6 @@ impl<'a> Planned<'a> {
         weights.left_out.extend(&scales);
         let of_left: HashSet<usize> = left.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
         let codes: HashSet<usize> = model.found.codes_that_stay.iter().copied().collect();
-        let mut steps = Steps::new(request, &model.source.shards, model.graph.as_ref())?;
         weights.emit(model, &mut steps, |steps, at| {
             let kept = codes.contains(&at).then_some(KeptReason::Codes);
             let kept = kept.or(of_left.contains(&at).then_some(KeptReason::LeftOut));
@@ -185,6 +192,21 @@ impl<'a> DecodedWeights<'a> {
         self.steps.entry(parts[0].1).or_default().push(model.decoding(weight, decoder, kept));
     }
 
+    /// Decodes a weight that adapters change, and casts the result.
+    fn merge(
+        &mut self,
+        model: &Model<'a>,
+        weight: &FoundWeight,
+        steps: &Steps<'_, 'a>,
+        (merge, to): (&Arc<Merge>, Form),
+    ) -> Result<()> {
+        let parts = Model::value_parts(weight);
+        self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
+        let step = model.merging(weight, steps, (merge, to), None)?;
+        self.steps.entry(parts[0].1).or_default().push(step);
+        Ok(())
+    }
+
     /// Adds all steps in the order of the stored tensors. `reason` says why a tensor that is not decoded is copied.
     fn emit(
         mut self,
@@ -216,6 +238,21 @@ impl<'a> Model<'a> {
     pub(super) fn decoding(&self, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) -> Step<'a> {
         let place = self.places[Self::value_parts(weight)[0].1];
         Step::decode(place, weight.name.clone(), self.value_sources(weight).collect(), decoder, kept)
+    }
+
+    /// Returns the step that decodes a weight, changes it as adapters do, and casts it.
+    pub(super) fn merging(
+        &self,
+        weight: &FoundWeight,
+        steps: &Steps<'_, 'a>,
+        (merge, to): (&Arc<Merge>, Form),
+        kept: Option<KeptReason>,
+    ) -> Result<Step<'a>> {
+        let decoder = self.decoder_of_rows(weight)?;
+        let shape = decoder.shape().to_vec();
+        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL).merged([Some(merge)], Dtype::Float64);
+        let place = self.places[Self::value_parts(weight)[0].1];
+        steps.merged_cast((place, self.value_sources(weight).collect()), values, (&weight.name, &shape), to, kept)
     }
 
     /// Returns the stored tensors that only describe how these weights are quantized and, if they are all of the model, the

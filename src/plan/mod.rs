@@ -17,6 +17,7 @@ mod stacked;
 mod step;
 mod steps;
 mod stored;
+mod survival;
 mod weight_rows;
 
 #[doc(hidden)] // for the program
@@ -46,6 +47,7 @@ use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
+use crate::lora::{AdapterSummary, Merges};
 use crate::operator::Operator;
 use crate::options::{ExpertForm, ModelOptions, Task};
 use crate::progress::{Note, Observer};
@@ -77,6 +79,8 @@ pub struct Request<'a> {
     pub model: ModelOptions,
     /// The name of the file next to a model that can hold its elements; `None` if there can be none.
     pub data_file: Option<&'a str>,
+    /// The changes that adapters make.
+    pub(crate) merges: Option<&'a Merges>,
     /// Number of threads that search for codes, and that write a long header.
     pub threads: usize,
 }
@@ -94,6 +98,7 @@ impl<'a> Request<'a> {
             fail_on: &[],
             model: ModelOptions::default(),
             data_file: None,
+            merges: None,
             threads: 1,
         }
     }
@@ -157,6 +162,8 @@ pub(crate) struct PlanFindings {
     pub(crate) config: Option<Value>,
     /// The names of tensors that engines of the layout do not load, and that are left out.
     pub(crate) dropped: Vec<String>,
+    /// The adapters that are merged.
+    pub(crate) adapters: Vec<AdapterSummary>,
     /// The names of weights that must have the same scheme, because engines load them as one module.
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program chooses schemes for these sets"))]
     pub(crate) loaded_together: Vec<Vec<String>>,
@@ -386,6 +393,17 @@ impl Conversions {
             *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
         }
         Ok(())
+    }
+
+    /// Returns the conversion of merged values, which are float64.
+    fn of_merged(&self, to: Form) -> Result<Conversion> {
+        let from = Form::Numbers(Storage::packed(Dtype::Float64));
+        let rules = if let Operator::Cast(attributes) = self.operator { attributes.rules() } else { Rules::default() };
+        let conversion = if from == to { Conversion::copy(from, to) } else { Conversion::cast(from, to, rules) };
+        let conversion = conversion.filter(|_| to.dtype().bits() >= 8);
+        let refused = || Error::new(format!("merged values cannot become {}", to.dtype()));
+        let conversion = conversion.ok_or_else(refused)?;
+        Ok(if self.watched.is_empty() { conversion } else { conversion.watch(&self.watched) })
     }
 
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {

@@ -11,6 +11,7 @@ use crate::io::map::MappedFile;
 use crate::io::output::Output;
 use crate::io::sink::Sink;
 use crate::kernel::Storage;
+use crate::lora::Merge;
 use crate::quant::{Decoder, EncodedPart};
 use crate::read::{MappedBytes, SourceTensor};
 use crate::select::KeptReason;
@@ -183,6 +184,13 @@ impl Plan<'_> {
                 used.push(source.files);
             }
         }
+        let merges = self.steps.iter().filter_map(|step| match &step.how {
+            Operation::Encode(weight) => Some(weight.rows.merges()),
+            Operation::Convert(_) | Operation::Decode(_) => None,
+        });
+        used.extend(
+            merges.flatten().flat_map(Merge::files).flat_map(|adapter| &adapter.shards).map(|shard| &shard.files[..]),
+        );
         used.extend(self.copies.iter().map(|(_, copied)| slice::from_ref(copied.file)));
         let mut seen = HashSet::new(); // in the order of the steps, so that the error is always about the same file
         used.retain(|files| seen.insert(files.as_ptr()));

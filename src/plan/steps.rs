@@ -1,8 +1,11 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
+use super::quantization::{CodesSource, Quantization};
 use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
+use super::stored::Few;
+use super::weight_rows::{WeightRows, WeightValues};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
@@ -10,7 +13,9 @@ use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
+use crate::lora::Merge;
 use crate::operator::Operator;
+use crate::quant::{PlainWeight, WeightEncoder};
 use crate::read::SourceTensor;
 use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
@@ -80,12 +85,64 @@ impl<'r, 'a> Steps<'r, 'a> {
         let is_nameless = input.container.format_info().has_names && self.request.container.format_info().holds_one;
         let name = if is_nameless { &*tensor.name } else { input.name_of(tensor) };
         let to = self.request.container.form(target.unwrap_or(form.dtype()));
+        if let Some(merge) = self.merge_of(input.name_of(tensor)) {
+            let kept = target.err().and(reason);
+            let step = self.merged((place, source), (name, &tensor.shape), merge, to, kept);
+            self.made.push(step.map_err(in_place)?);
+            return Ok(());
+        }
         let conversion = self.conversions.get(form, to, target.is_ok()).map_err(|error| error.in_tensor(name))?;
         let kept = target.err().map(|own| reason.unwrap_or(own));
         let mut step = Step::convert(place, source, Cow::Borrowed(name), conversion, kept);
         step.fortran_order = tensor.fortran_order && !source.is_transposed;
         self.made.push(step);
         Ok(())
+    }
+
+    /// Returns the form in which the output stores elements of a type.
+    pub(super) fn form(&self, dtype: Dtype) -> Form {
+        self.request.container.form(dtype)
+    }
+
+    /// Returns the changes that adapters make to a tensor of the input.
+    pub(super) fn merge_of(&self, name: &str) -> Option<&'r Arc<Merge>> {
+        self.request.merges?.of(name)
+    }
+
+    /// Makes the step for a tensor that adapters change.
+    fn merged(
+        &self,
+        (place, source): (TensorIndex, SourceTensor<'a>),
+        (name, shape): (&str, &[u64]),
+        merge: &Arc<Merge>,
+        to: Form,
+        kept: Option<KeptReason>,
+    ) -> Result<Step<'a>> {
+        if !source.is_plain() {
+            return Err(Error::new(
+                "is compressed or in another order, and adapters are merged into plain tensors only",
+            ));
+        }
+        let values = WeightValues::Rows(0).merged([Some(merge)], Dtype::Float64);
+        self.merged_cast((place, Few::One(source)), values, (name, shape), to, kept)
+    }
+
+    /// Makes the step for values that adapters change, and that become plain numbers.
+    pub(super) fn merged_cast(
+        &self,
+        (place, sources): (TensorIndex, Few<SourceTensor<'a>>),
+        values: WeightValues,
+        (name, shape): (&str, &[u64]),
+        to: Form,
+        kept: Option<KeptReason>,
+    ) -> Result<Step<'a>> {
+        let encoder = WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype())));
+        let rows = WeightRows { sources, values, encoder };
+        let codes = CodesSource::Cast(Arc::new(self.conversions.of_merged(to)?));
+        let mut step =
+            Step::encode(place, Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes });
+        step.kept = kept.filter(|reason| *reason != KeptReason::Already);
+        Ok(step)
     }
 
     /// Casts a tensor, or copies it without a type, with another name and shape. `kept` is the reason for not
@@ -110,6 +167,13 @@ impl<'r, 'a> Steps<'r, 'a> {
         let target = to.unwrap_or(form.dtype());
         if self.request.container.stores(target).is_none() {
             return Err(in_place(self.request.container.refusal(target, true)));
+        }
+        let merge = self.merge_of(input.name_of(tensor));
+        if let Some(merge) = merge.filter(|_| *shape == *tensor.shape) {
+            let to = self.request.container.form(target);
+            let step = self.merged((place, source), (name, shape), merge, to, kept).map_err(in_place)?;
+            self.made.push(step);
+            return Ok(());
         }
         let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
         let name = Cow::Owned(name.to_owned());

@@ -7,6 +7,7 @@ use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Kernel, Rules, Storage};
+use crate::lora::{Merge, narrow, widen};
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
@@ -24,6 +25,27 @@ pub(crate) enum WeightValues {
     Coded(Arc<Decoder>, RowMap),
     /// Rows that come from several tensors, or in another order. If one is added to their values, they become float32.
     Gathered { rows: Arc<GatheredRows>, adds_one: bool },
+    /// Values that adapters change.
+    Merged(Arc<MergedRows>),
+}
+
+/// The values of a weight, and the changes that adapters make.
+pub(crate) struct MergedRows {
+    /// The values before.
+    pub base: WeightValues,
+    /// The changes of each tensor that holds values, or of the quantized weight.
+    pub merges: Box<[Option<Arc<Merge>>]>,
+    /// The type of the values: float64, or float32 for blocks.
+    pub target: Dtype,
+}
+
+impl WeightValues {
+    /// Returns the values with the changes of adapters, one for each tensor that holds values.
+    pub(super) fn merged<'m>(self, merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>, target: Dtype) -> Self {
+        let merges: Box<[Option<Arc<Merge>>]> = merges.into_iter().map(Option::<&Arc<Merge>>::cloned).collect();
+        merges.iter().flatten().for_each(|merge| merge.set_used());
+        Self::Merged(Arc::new(MergedRows { base: self, merges, target }))
+    }
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -53,15 +75,27 @@ impl<'a> WeightRows<'a> {
     where
         'a: 'r,
     {
-        let row_bytes = self.encoder.row_bytes();
-        match &self.values {
+        self.read_as(&self.values, rows, buffer)
+    }
+
+    /// Does the same for other values of the same tensors.
+    fn read_as<'r>(&self, values: &WeightValues, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    where
+        'a: 'r,
+    {
+        let row_bytes = self.encoder.columns() * u64::from(self.dtype_of(values).bits()) / 8;
+        match values {
+            WeightValues::Merged(merged) => {
+                self.merge(merged, &rows, buffer)?;
+                Ok(buffer)
+            }
             WeightValues::Rows(first) => {
                 let [start, end] = [rows.start, rows.end].map(|row| ((first + row) * row_bytes) as usize);
                 self.stored(start..end)
             }
             WeightValues::Columns => {
                 buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-                self.transpose(rows, buffer)?;
+                self.transpose(rows, row_bytes, buffer)?;
                 Ok(buffer)
             }
             WeightValues::Gathered { rows: gathered, adds_one } => {
@@ -76,8 +110,8 @@ impl<'a> WeightRows<'a> {
             }
             WeightValues::Coded(decoder, map) => {
                 buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-                let parts = self.parts(&rows)?;
                 let columns = self.encoder.columns();
+                let parts = self.parts_of(decoder, *map, &rows)?;
                 if columns != decoder.columns() {
                     // Rows that are not whole blocks: the decoder has others.
                     let values = map.row(rows.start) * columns..map.row(rows.end) * columns;
@@ -112,9 +146,9 @@ impl<'a> WeightRows<'a> {
     }
 
     /// Transposes columns of the stored matrices to rows.
-    fn transpose(&self, rows: Range<u64>, out: &mut [u8]) -> Result<()> {
+    fn transpose(&self, rows: Range<u64>, row_bytes: u64, out: &mut [u8]) -> Result<()> {
         let [.., height, columns] = self.encoder.shape()[..] else { return Ok(()) };
-        let width = (self.encoder.row_bytes() / columns) as usize;
+        let width = (row_bytes / columns) as usize;
         let (mut start, mut out) = (rows.start, out);
         while start < rows.end {
             let (matrix, first) = (start / height, start % height);
@@ -135,7 +169,16 @@ impl<'a> WeightRows<'a> {
     /// Returns the mapped bytes of all parts of a quantized weight; none of a weight that is not quantized. Reads from
     /// the disk only the bytes that the requested rows need.
     pub(crate) fn parts(&self, rows: &Range<u64>) -> Result<Vec<&[u8]>> {
-        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(Vec::new()) };
+        match &self.values {
+            WeightValues::Coded(decoder, map) => self.parts_of(decoder, *map, rows),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn parts_of<'d>(&self, decoder: &'d Decoder, map: RowMap, rows: &Range<u64>) -> Result<Vec<&'d [u8]>>
+    where
+        'a: 'd,
+    {
         let [start, end] = [map.row(rows.start), map.row(rows.end.saturating_sub(1)) + 1];
         let columns = self.encoder.columns();
         read_values(decoder, &self.sources, start * columns..end * columns)
@@ -143,7 +186,86 @@ impl<'a> WeightRows<'a> {
 
     /// Returns the decoder of the quantized weight that it is made from.
     pub(crate) fn decoder(&self) -> Option<&Decoder> {
-        if let WeightValues::Coded(decoder, _) = &self.values { Some(decoder) } else { None }
+        if let WeightValues::Coded(decoder, _) = self.base() { Some(decoder) } else { None }
+    }
+
+    /// Returns where its values come from, without the changes of adapters.
+    fn base(&self) -> &WeightValues {
+        if let WeightValues::Merged(merged) = &self.values { &merged.base } else { &self.values }
+    }
+
+    /// Returns the changes of adapters.
+    pub(crate) fn merges(&self) -> impl Iterator<Item = &Merge> {
+        let merged = if let WeightValues::Merged(merged) = &self.values { Some(merged) } else { None };
+        merged.into_iter().flat_map(|merged| merged.merges.iter().flatten()).map(|merge| &**merge)
+    }
+
+    /// Returns the first element of some rows in their tensor, and their values without the changes of adapters. `None` if
+    /// adapters do not change them, or if the rows do not follow each other.
+    pub(super) fn base_values(&self, rows: &Range<u64>) -> Result<Option<(u64, Vec<f64>)>> {
+        let WeightValues::Merged(merged) = &self.values else { return Ok(None) };
+        if matches!(merged.base, WeightValues::Gathered { .. }) {
+            return Ok(None);
+        }
+        let (_, first, count) = self.run_of_rows(&merged.base, rows.start, rows.end);
+        let (mut values, mut bytes) = (Vec::new(), Vec::new());
+        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, &mut values);
+        Ok((count == rows.end - rows.start).then_some((first, values)))
+    }
+
+    /// The type of the values without the changes of adapters.
+    pub(super) fn base_dtype(&self) -> Dtype {
+        self.dtype_of(self.base())
+    }
+
+    /// Returns the tensor with a row, the first element of the row there, and the number of rows that follow it there.
+    fn run_of_rows(&self, values: &WeightValues, row: u64, end: u64) -> (usize, u64, u64) {
+        let columns = self.encoder.columns();
+        match values {
+            WeightValues::Rows(first) => (0, (first + row) * columns, end - row),
+            WeightValues::Coded(_, map) => (0, map.row(row) * columns, if map.step == 1 { end - row } else { 1 }),
+            WeightValues::Gathered { rows, .. } => {
+                let (source, first) = rows.stored_row(row);
+                (source, first, 1)
+            }
+            WeightValues::Columns | WeightValues::Merged(_) => unreachable!("such values are not merged"),
+        }
+    }
+
+    /// Computes some rows with the changes of adapters.
+    fn merge(&self, merged: &MergedRows, rows: &Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let columns = self.encoder.columns();
+        let (mut values, mut bytes) = (Vec::new(), Vec::new());
+        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, &mut values);
+        let read = |elements: Range<u64>, values: &mut Vec<f64>| {
+            // Other rows of the same tensor may be needed too.
+            let whole = match &merged.base {
+                WeightValues::Coded(decoder, _) => WeightValues::Coded(Arc::clone(decoder), RowMap::ALL),
+                WeightValues::Rows(_) => WeightValues::Rows(0),
+                _ => {
+                    return Err(
+                        self.sources[0].error(Error::new("has rows in another order, which are not decomposed"))
+                    );
+                }
+            };
+            let mut bytes = Vec::new();
+            let stored = self.read_as(&whole, elements.start / columns..elements.end.div_ceil(columns), &mut bytes)?;
+            widen(self.dtype_of(&whole), stored, values);
+            Ok(())
+        };
+        // Each run of rows that follow each other in a tensor is changed together.
+        let mut start = rows.start;
+        while start < rows.end {
+            let (source, first, count) = self.run_of_rows(&merged.base, start, rows.end);
+            if let Some(merge) = &merged.merges[source] {
+                let range =
+                    ((start - rows.start) * columns) as usize..((start - rows.start + count) * columns) as usize;
+                merge.apply(first, &mut values[range], &read)?;
+            }
+            start += count;
+        }
+        narrow(&values, merged.target, out);
+        Ok(())
     }
 
     /// Returns the number of bytes that some rows take in the files.
@@ -161,22 +283,18 @@ impl<'a> WeightRows<'a> {
     pub(crate) fn has_values_of(&self, other: &Self) -> bool {
         let tensors = |rows: &Self| rows.sources.iter().map(|source| std::ptr::from_ref(source.tensor)).collect();
         let [own, others]: [Vec<*const Tensor>; 2] = [tensors(self), tensors(other)];
-        let is_same_order = match (&self.values, &other.values) {
-            (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
-            (WeightValues::Columns, WeightValues::Columns) => true,
-            (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
-            (
-                WeightValues::Gathered { rows: own, adds_one },
-                WeightValues::Gathered { rows: other, adds_one: other_adds_one },
-            ) => own == other && adds_one == other_adds_one,
-            _ => false,
-        };
+        let is_same_order = are_same(&self.values, &other.values);
         own == others && is_same_order && self.dtype() == other.dtype() && self.encoder.shape() == other.encoder.shape()
     }
 
     /// The type of the values.
     pub(crate) fn dtype(&self) -> Dtype {
-        match &self.values {
+        self.dtype_of(&self.values)
+    }
+
+    fn dtype_of(&self, values: &WeightValues) -> Dtype {
+        match values {
+            WeightValues::Merged(merged) => merged.target,
             WeightValues::Coded(decoder, _) => decoder.target(),
             WeightValues::Gathered { adds_one: true, .. } => Dtype::Float32,
             WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => self.stored_dtype(),
@@ -193,10 +311,12 @@ impl<'a> WeightRows<'a> {
         let columns = self.encoder.columns();
         let (row, column) = (element / columns, element % columns);
         let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
-        let indices = match &self.values {
+        let indices = match self.base() {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Gathered { .. } => crate::container::indices(element, self.encoder.shape(), false),
+            WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
+                crate::container::indices(element, self.encoder.shape(), false)
+            }
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
@@ -270,6 +390,26 @@ impl<'a> WeightRows<'a> {
         };
         let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
         Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
+    }
+}
+
+/// True if two weights take their values from the same places of their tensors, with the same changes.
+fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
+    match (one, other) {
+        (WeightValues::Merged(one), WeightValues::Merged(other)) => {
+            let pointers = |merged: &MergedRows| -> Vec<_> {
+                merged.merges.iter().map(|merge| merge.as_ref().map(Arc::as_ptr)).collect()
+            };
+            pointers(one) == pointers(other) && are_same(&one.base, &other.base)
+        }
+        (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
+        (WeightValues::Columns, WeightValues::Columns) => true,
+        (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
+        (
+            WeightValues::Gathered { rows: own, adds_one },
+            WeightValues::Gathered { rows: other, adds_one: other_adds_one },
+        ) => own == other && adds_one == other_adds_one,
+        _ => false,
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) enum Note<'a> {
 
     Onnx(OnnxNote),
     Gguf(GgufNote),
+    Lora(LoraNote),
     /// This belongs after the result.
     Use(UseNote),
 
@@ -106,6 +107,25 @@ pub(crate) enum GgufNote {
     OtherType { wanted: &'static str, stored: &'static str, names: Vec<String> },
     /// Entries of the importance matrix without a tensor of the model.
     UnknownImportance(Vec<String>),
+}
+
+/// A note about an adapter that is merged.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum LoraNote {
+    /// Tensors of an adapter that match no weight, which the caller allows.
+    Unmatched(PathBuf, Vec<String>),
+    /// An adapter is given a second time.
+    Twice(PathBuf),
+    /// All scales of an adapter are 0.
+    NoEffect(PathBuf),
+    /// The adapter was trained on the residual of its base, by this method of initialization.
+    Residual(PathBuf, String),
+    /// The metadata of an adapter gives this scale, which some programs ignore.
+    MetadataScale(PathBuf, f64),
+    /// A weight that the adapter should not have changed is replaced.
+    Replaces(String),
+    /// The output head has no tensor of its own, and changes with this one.
+    Tied(String),
 }
 
 /// Advice about the use of an output: what engines may not load, and what other options would change.

@@ -9,6 +9,8 @@ pub(crate) mod distribution;
 #[cfg(feature = "cli")]
 mod html;
 #[cfg(feature = "cli")]
+mod merged;
+#[cfg(feature = "cli")]
 mod quantized;
 mod refused;
 pub(crate) mod schema;
@@ -30,6 +32,7 @@ pub(crate) use several::{several, unconverted};
 pub use summary::Surroundings;
 
 use crate::kernel::{Counts, Loss};
+use crate::lora::AdapterSummary;
 #[cfg(feature = "cli")]
 use crate::operator::Operator;
 use crate::options::RecordedOptions;
@@ -60,6 +63,9 @@ pub struct Report {
     pub budget: Option<Value>,
     /// The names of the input's tensors that are not in the output, because engines of its layout do not load them.
     pub left_out: Vec<String>,
+    /// The adapters that were merged.
+    #[doc(hidden)] // its type is not part of the interface
+    pub adapters: Vec<AdapterSummary>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
@@ -164,6 +170,7 @@ impl Report {
             config: None,
             budget: None,
             left_out: Vec::new(),
+            adapters: Vec::new(),
             bytes_in: 0,
             files: Vec::new(),
             before: 0,
@@ -225,6 +232,9 @@ impl Report {
         }
         if let Some(budget) = &self.budget {
             document["budget"] = budget.clone();
+        }
+        if !self.adapters.is_empty() {
+            document["lora"] = self.adapters.iter().map(AdapterSummary::json).collect();
         }
         if !self.left_out.is_empty() {
             document["left_out"] = json!(self.left_out);

@@ -23,7 +23,11 @@ impl Report {
         let what = format!(
             "{} {verb} {}: no output was written",
             counted(refused.len() as u64, "tensor"),
-            if self.is_quantized() { "more loss than is allowed" } else { "values that are not allowed" }
+            if self.is_quantized() || !self.adapters.is_empty() {
+                "more loss than is allowed"
+            } else {
+                "values that are not allowed"
+            }
         );
         let details = refused.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Error::new(what).in_file(&self.input).with_details(details).of(Kind::Loss)
@@ -52,7 +56,8 @@ impl Error {
 fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
     let conditions = &fail_on.conditions;
     let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures));
-    let quantized = quantized.map(|what| format!("{}: {what}", shorten(&tensor.name)));
+    let deltas = tensor.delta.iter().flat_map(|figures| fail_on.refuses_delta(figures));
+    let quantized = quantized.chain(deltas).map(|what| format!("{}: {what}", shorten(&tensor.name)));
     let met = Condition::ALL
         .into_iter()
         .filter(|condition| conditions.contains(condition) && tensor.count_of(*condition) > 0);

@@ -19,7 +19,7 @@ const FEW_ROWS: usize = 30;
 /// Losses after which a loader may compute NaN: a summary names their tensors.
 const BROKEN: [Loss; 3] = [Loss::Infinite, Loss::Nan, Loss::NanLost];
 
-const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Surroundings of a summary: the terminal, and the options that the summary refers to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,6 +138,7 @@ impl Report {
                 }
             }
         }
+        text += &self.merged();
         text += &self.unfit();
         if self.is_quantized() {
             text += &self.requantized();

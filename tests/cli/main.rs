@@ -33,6 +33,7 @@ mod gguf_out_recover;
 mod help;
 mod inspect;
 mod inspect_findings;
+mod lora;
 mod manifest;
 mod many;
 mod mistakes;

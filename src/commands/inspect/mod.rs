@@ -11,6 +11,7 @@ use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Kind, Result};
 use crate::job;
+use crate::lora::AdapterDescription;
 use crate::measure::distribution::Distribution;
 use crate::plan;
 use crate::progress;
@@ -193,6 +194,8 @@ struct Listing<'a> {
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
     /// requested.
     stats: Vec<Result<Option<Distribution>>>,
+    /// Facts about the input, if it is an adapter of another model, or why it could not be merged.
+    adapter: Option<Result<AdapterDescription>>,
     /// Holds what the conditions of the arguments forbid; `None` without conditions, and for code alone.
     findings: Option<Vec<Finding>>,
 }
@@ -200,7 +203,8 @@ struct Listing<'a> {
 impl<'a> Listing<'a> {
     /// Reads all values if that is requested.
     fn new(args: &'a InspectArgs, input: &'a Path, model: &'a Model<'a>, selection: &'a Selection) -> Result<Self> {
-        let mut listing = Self { args, input, model, selection, stats: Vec::new(), findings: None };
+        let adapter = model.source.update_of_other_model().map(|_| AdapterDescription::open(input));
+        let mut listing = Self { args, input, model, selection, stats: Vec::new(), adapter, findings: None };
         if args.stats || args.fail_on.iter().any(|condition| condition.needs_values()) {
             listing.stats = listing.measure();
             model.source.check_unchanged()?;
@@ -312,6 +316,9 @@ impl<'a> Listing<'a> {
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
             "disagreements": self.source().disagreements.iter().map(|disagreement| &disagreement.text).collect::<Vec<_>>(),
         });
+        if let Some(Ok(adapter)) = &self.adapter {
+            head["adapter"] = adapter.json();
+        }
         let (problems, method) = (self.problems().collect::<Vec<_>>(), &self.model.found.method);
         if !problems.is_empty() {
             head["problems"] = json!(problems);

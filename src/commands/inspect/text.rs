@@ -3,16 +3,21 @@
 use super::row::InspectedTensor;
 use super::{Listing, pickle};
 use crate::container::checkpoint;
+use crate::error::Result;
+use crate::lora::AdapterDescription;
 use crate::measure::distribution::{self, Histogram};
 use crate::read::ModelTensor;
 use crate::report;
-use crate::text::{columns, counted, path_text, shorten, size, stdout_columns, visible};
+use crate::text::{columns, counted, first_few, path_text, shorten, size, stdout_columns, visible};
 use std::fmt::Write as _;
 
 impl Listing<'_> {
     pub(super) fn text(&self) -> String {
         let entries = self.entries();
         let mut text = self.head(&entries);
+        if let Some(adapter) = &self.adapter {
+            text += &adapter_text(adapter);
+        }
         let parts = |entry: &InspectedTensor| if self.args.parts { entry.parts() } else { Vec::new() };
         let rows = entries.iter().flat_map(|entry| std::iter::once(entry.cells()).chain(parts(entry)));
         text += &table(&rows.collect::<Vec<_>>());
@@ -129,6 +134,29 @@ impl Listing<'_> {
         text += &table(&rows.collect::<Vec<_>>());
         text
     }
+}
+
+/// Describes an adapter in a line.
+fn adapter_text(adapter: &Result<AdapterDescription>) -> String {
+    let adapter = match adapter {
+        Ok(adapter) => adapter,
+        Err(error) => return format!("an adapter that cannot be merged: {error}\n"),
+    };
+    let range = |[least, most]: [f64; 2]| if least < most { format!("{least} to {most}") } else { least.to_string() };
+    let mut text = format!("an adapter: {} ({})", adapter.method, adapter.dialect);
+    for (what, found) in [("rank", adapter.rank), ("scale", adapter.scale)] {
+        let _ = found.map_or(Ok(()), |found| write!(text, ", {what} {}", range(found)));
+    }
+    let _ = write!(text, ", {}", counted(adapter.modules as u64, "module"));
+    let targets = adapter.targets.iter().map(|(name, count)| format!("{} ({count})", shorten(name)));
+    let targets: Vec<String> = targets.collect();
+    if !targets.is_empty() {
+        let _ = write!(text, ": {}", first_few(&targets, 12));
+    }
+    if adapter.whole > 0 {
+        let _ = write!(text, "; {}", counted(adapter.whole as u64, "whole weight"));
+    }
+    text + "\n"
 }
 
 /// Aligns rows in columns; the fourth is a size.

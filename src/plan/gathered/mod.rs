@@ -121,6 +121,18 @@ impl GatheredRows {
         }
     }
 
+    /// True if each row is a whole line of a stored tensor.
+    pub(crate) fn has_whole_rows(&self) -> bool {
+        !self.is_by_columns && self.elements == LineOrder::ALL && self.columns == self.line_len
+    }
+
+    /// Returns the stored tensor that has a row, and the first element of the row there, if rows are whole lines.
+    pub(crate) fn stored_row(&self, row: u64) -> (usize, u64) {
+        let (matrix, within) = (row as usize / self.rows, row as usize % self.rows);
+        let (source, before) = if self.is_stacked { (matrix, 0) } else { (0, matrix * self.matrix_len) };
+        (source, (before + self.lines.at(within) * self.line_len) as u64)
+    }
+
     /// Copies rows of the weight, which are counted through all matrices, to `out`. `read` returns some bytes of a stored
     /// tensor, which is given by its number among the tensors of the weight.
     pub(crate) fn read<'a>(

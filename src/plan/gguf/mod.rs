@@ -28,6 +28,7 @@ use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
+use crate::lora::Merge;
 use crate::operator::Operator;
 use crate::options::{CastOptions, GgufOptions, QuantizeOptions, Task, TensorOptions};
 use crate::progress::{GgufNote, Note, Observer};
@@ -324,6 +325,13 @@ impl<'a> GgufPlanner<'_, 'a> {
                     return Err(Error::new("is made of several tensors, whose types differ"));
                 }
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
+                let merges: Vec<_> = sources.iter().map(|at| self.steps.merge_of(input.tensors[*at].name)).collect();
+                if merges.iter().any(Option::is_some) && rows.has_whole_rows() && !adds_one {
+                    let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: false };
+                    let tensors = sources.iter().map(|at| input.stored(*at)).collect();
+                    let source = (input.places[sources[0]], tensors, values);
+                    return self.add_merged(tensor, source, &merges, (format, chosen.kept));
+                }
                 let dtype = if *adds_one { Dtype::Float32 } else { dtype };
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: *adds_one };
@@ -344,6 +352,10 @@ impl<'a> GgufPlanner<'_, 'a> {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
+                if let Some(merge) = self.steps.merge_of(self.input.tensors[at].name) {
+                    let source = (place, Few::One(self.input.stored(at)), WeightValues::Rows(0));
+                    return self.add_merged(tensor, source, &[Some(merge)], (format, chosen.kept));
+                }
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.input.stored(at)), WeightValues::Rows(0));
                 let codes = self.codes(format, dtype)?;
@@ -378,6 +390,12 @@ impl<'a> GgufPlanner<'_, 'a> {
             None => BlockFormat::plain(self.input.default_target()).expect("weights are decoded to floats"),
         };
         self.input.check_parts(&decoder, weight)?;
+        if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !self.task.is_cast) {
+            let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
+            let place = self.input.places[Model::value_parts(weight)[0].1];
+            let source = (place, self.input.value_sources(weight).collect(), values);
+            return self.add_merged(tensor, source, &[Some(merge)], (format, None));
+        }
         let is_same = own == Some(format) && decoder.is_stored_in_order();
         if self.task.is_cast && !is_same {
             return no_values();
@@ -403,6 +421,26 @@ impl<'a> GgufPlanner<'_, 'a> {
         let place = self.input.places[Model::value_parts(weight)[0].1];
         let kept = self.task.is_cast.then_some(KeptReason::Already);
         self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, kept))
+    }
+
+    /// Adds a weight that adapters change: blocks are made from float32 values, and plain numbers from float64 values.
+    fn add_merged(
+        &mut self,
+        tensor: &NewWeight,
+        (place, sources, values): (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
+        merges: &[Option<&Arc<Merge>>],
+        (format, kept): (&'static BlockFormat, Option<KeptReason>),
+    ) -> Result<()> {
+        let merges = merges.iter().copied();
+        let step = if let Some(to) = format.dtype {
+            let (values, to) = (values.merged(merges, Dtype::Float64), self.steps.form(to));
+            self.steps.merged_cast((place, sources), values, (&tensor.name, &tensor.shape), to, kept)?
+        } else {
+            let encoder = self.encoder(tensor, format, Dtype::Float32)?;
+            let values = values.merged(merges, Dtype::Float32);
+            Self::encode((place, tensor), (sources, values), encoder, CodesSource::COMPUTED, kept)
+        };
+        self.steps.weight(step)
     }
 
     /// Returns how values of this type become blocks, or plain numbers.

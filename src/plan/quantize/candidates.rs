@@ -108,6 +108,7 @@ impl<'a> Planner<'_, 'a> {
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
+            is_merged: false,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
             candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
@@ -147,9 +148,10 @@ impl<'a> Planner<'_, 'a> {
                 WeightValues::Coded(decoder, _) => {
                     WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
                 }
-                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => {
-                    WeightValues::Rows(expert.first_row)
-                }
+                WeightValues::Rows(_)
+                | WeightValues::Columns
+                | WeightValues::Gathered { .. }
+                | WeightValues::Merged(_) => WeightValues::Rows(expert.first_row),
             },
             ..whole.clone()
         };

@@ -135,6 +135,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
+            is_merged: false,
         };
         self.divided(candidate, bank)
     }
@@ -224,6 +225,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
             let why = match (&weight.decision, moved) {
+                _ if weight.is_merged => return None, // it changes anyway
                 // The values of plain weights stay the same, in another order.
                 (Err(_), _) if is_plain(weight) => return None,
                 (Ok(_), _) if is_plain(weight) => "is not quantized in the input".to_owned(),

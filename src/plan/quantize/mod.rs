@@ -9,6 +9,7 @@ mod candidates;
 mod coded;
 mod config;
 mod fit;
+mod merged;
 mod misfit;
 mod mlx;
 mod model;
@@ -33,6 +34,7 @@ use super::{PlanFindings, Planned, Request};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::lora::Merges;
 use crate::operator::Operator;
 use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
@@ -69,6 +71,8 @@ struct WeightCandidate<'a> {
     /// The encoder for the codes and scales of the input, if no value changes.
     exact: Option<Arc<Encoder>>,
     codes: CodesSource<'a>,
+    /// True if adapters change it, or a weight that shares its scale.
+    is_merged: bool,
 }
 
 /// The tensors that a rule of the options has named so far.
@@ -148,13 +152,15 @@ impl<'a> Planned<'a> {
         let has_new_shards = options.shards.max_shard_size.is_some() || source.experts == Some(ExpertForm::Stacked);
         let partition = partition.filter(|_| !has_new_shards);
         let threads = request.threads;
-        let planner = Planner { options, partition, threads, policy, facts: &facts, layout, renames, model };
+        let merges = request.merges;
+        let planner = Planner { options, partition, threads, policy, facts: &facts, layout, renames, model, merges };
         let mut candidates = planner.candidates()?;
         let misfits = planner.fit(&mut candidates.weights)?;
         planner.check_fused(&mut candidates.weights)?;
         if !candidates.weights.iter().any(|weight| weight.decision.is_ok()) {
             return Err(nothing_to_quantize(&candidates, &misfits));
         }
+        planner.merge(&mut candidates.weights)?;
         planner.check_names(&candidates)?;
         planner.resolve(&mut candidates.weights)?;
         planner.recover(&mut candidates.weights, observer)?;
@@ -199,6 +205,7 @@ impl Planner<'_, '_> {
         PlanFindings {
             notes: self.notes(weights, misfits),
             config: config.block,
+            adapters: Vec::new(),
             dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
             loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
         }
@@ -285,4 +292,5 @@ struct Planner<'p, 'a> {
     /// The new name of each tensor that has one.
     renames: HashMap<&'p str, String>,
     model: &'p Model<'a>,
+    merges: Option<&'p Merges>,
 }

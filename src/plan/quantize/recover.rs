@@ -116,6 +116,9 @@ impl<'a> Planner<'_, 'a> {
         recoverers: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
         let (Ok(target), None) = (&candidate.decision, candidate.input_weight) else { return None };
+        if candidate.is_merged {
+            return None;
+        }
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
         let encoder = target.encoder.as_ref()?;

@@ -1,7 +1,9 @@
 //! Finds the weights that share a scale, and makes the steps.
 
 use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
+use crate::container::Form;
 use crate::error::Result;
+use crate::kernel::Storage;
 use crate::plan::Step;
 use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::steps::Steps;
@@ -84,7 +86,13 @@ impl<'a> Planner<'_, 'a> {
             // A quantized weight of the old layout cannot stay next to the config of the new one.
             (decision, _, Some(weight)) => {
                 let found = &self.model.found.weights[weight];
-                let decoder = self.model.decoder(found, self.model.own_type(found), Arithmetic::Library)?;
+                let own = self.model.own_type(found);
+                if let Some(merge) = steps.merge_of(&found.name) {
+                    let to = Form::Numbers(Storage::packed(own));
+                    let step = self.model.merging(found, steps, (merge, to), decision.err())?;
+                    return steps.weight(step);
+                }
+                let decoder = self.model.decoder(found, own, Arithmetic::Library)?;
                 // Numbers in another order, or with 1 added, are copied as far as users know.
                 let kept = decision.err().filter(|_| found.has_plain_blocks());
                 steps.weight(self.model.decoding(found, Arc::new(decoder), kept))

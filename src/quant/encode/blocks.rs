@@ -214,6 +214,14 @@ impl BlockWeightEncoder {
         blocks.filter(is_lost).count() as u64
     }
 
+    /// Returns the values of blocks, as float32.
+    pub(crate) fn decoded(&self, blocks: &[u8]) -> Vec<u8> {
+        let count = blocks.len() / self.format.bytes as usize * self.format.elements as usize;
+        let mut values = vec![0; 4 * count];
+        self.format.decode(Isa::chosen(), blocks, None, Dtype::Float32, &mut values);
+        values
+    }
+
     /// True if [`BlockWeightEncoder::recover`] can find blocks.
     #[must_use]
     pub fn can_recover(&self) -> bool {

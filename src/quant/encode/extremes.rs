@@ -18,6 +18,9 @@ pub struct Extremes {
 }
 
 impl Extremes {
+    /// The extremes of no values.
+    pub(crate) const NONE: Self = Self { largest: 0.0, first_special: None, columns: Vec::new() };
+
     /// Scans stored float64, float32, bfloat16 or float16 values, little-endian; the first of them is element `start`
     /// of the tensor. Panics if `source` is another dtype.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Counts values of float16 weights whose codes decode to infinity in float16.
 
 use super::super::decode::{Arithmetic, Decoder};
-use super::super::layout::{Group, Packing};
+use super::super::layout::{Group, Layout, Packing};
 use super::super::parts::{Parameters, Part};
 use super::encoder::Encoder;
 use super::extremes::Extremes;
@@ -34,16 +34,10 @@ impl Encoder {
         {
             return Ok(());
         }
-        let parts = self.whole_parts(rows, extremes, outputs)?;
-        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
-        let decoder = self.decoder()?;
-        let values = rows.start * self.columns()..rows.end * self.columns();
-        let whole = decoder.around(values.clone());
-        let mut out = vec![0; 2 * (whole.end - whole.start) as usize];
-        decoder.decode_values(whole.clone(), &parts, &mut out)?;
-        let first = (values.start - whole.start) as usize;
-        let results = &out.as_chunks().0[first..][..(values.end - values.start) as usize];
-        for (at, bytes) in (values.start..).zip(results) {
+        let (layout, parameters, parts) = self.description();
+        let decoder = Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)?;
+        let results = self.decode(&decoder, rows, extremes, outputs)?;
+        for (at, bytes) in (rows.start * self.columns()..).zip(results.as_chunks().0) {
             if u16::from_le_bytes(*bytes) & 0x7fff == 0x7c00 {
                 tally.infinite.add(at);
             }
@@ -51,8 +45,37 @@ impl Encoder {
         Ok(())
     }
 
-    /// Returns the decoder of the codes and scales to float16, with the arithmetic of the library.
-    fn decoder(&self) -> Result<Decoder> {
+    /// Returns the exact values of encoded rows, as float64. The arguments are those of [`Encoder::encode`], which wrote
+    /// `outputs`.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(crate) fn decoded(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<u8>> {
+        let (layout, parameters, parts) = self.description();
+        self.decode(&Decoder::of_rows(layout, &parameters, &parts)?, rows, extremes, outputs)
+    }
+
+    fn decode(
+        &self,
+        decoder: &Decoder,
+        rows: &Range<u64>,
+        extremes: &Extremes,
+        outputs: &[&mut [u8]],
+    ) -> Result<Vec<u8>> {
+        let parts = self.whole_parts(rows, extremes, outputs)?;
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+        let width = decoder.target().bits() as usize / 8;
+        let values = rows.start * self.columns()..rows.end * self.columns();
+        let whole = decoder.around(values.clone());
+        let mut out = vec![0; width * (whole.end - whole.start) as usize];
+        decoder.decode_values(whole.clone(), &parts, &mut out)?;
+        out.truncate((values.end - whole.start) as usize * width);
+        out.drain(..(values.start - whole.start) as usize * width);
+        Ok(out)
+    }
+
+    /// Describes the codes and scales for a decoder.
+    fn description(&self) -> (&'static Layout, Parameters, Vec<Part<'_>>) {
         let geometry = &self.geometry;
         let of = |role, name, dtype, shape| Part { role, name, dtype, shape };
         let parts: Vec<Part> =
@@ -73,8 +96,7 @@ impl Encoder {
             linear: self.axis,
             ..Parameters::default()
         };
-        let layout = self.layout.untransposed.unwrap_or(self.layout);
-        Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)
+        (self.layout.untransposed.unwrap_or(self.layout), parameters, parts)
     }
 
     /// Returns parts of the length of the whole weight, with the bytes that some rows need. Other bytes are zeros, which

@@ -43,7 +43,7 @@ pub use geometry::{EncodedPart, Unfit};
 pub use recover::{Recoverer, ScaleMatch, SharedScale};
 pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
-pub use weight::WeightEncoder;
+pub use weight::{PlainWeight, WeightEncoder};
 
 use crate::kernel::Isa;
 use float64::Float64Rows;

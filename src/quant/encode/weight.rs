@@ -1,6 +1,6 @@
 //! The encoder of a weight, whatever its layout.
 
-use super::super::layout::Layout;
+use super::super::layout::{Layout, Role};
 use super::super::libraries::GGUF;
 use super::super::parts::LinearAxis;
 use super::blocks::BlockWeightEncoder;
@@ -9,6 +9,7 @@ use super::extremes::Extremes;
 use super::geometry::EncodedPart;
 use super::tally::EncodeTally;
 use crate::blocks::EncodeRefusal;
+use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +21,31 @@ pub enum WeightEncoder {
     Grid(Arc<Encoder>),
     /// Blocks hold codes and scales.
     Blocks(Arc<BlockWeightEncoder>),
+    /// Plain numbers: a conversion casts them.
+    Plain(Arc<PlainWeight>),
+}
+
+/// The place of a weight whose computed values become plain numbers.
+pub struct PlainWeight {
+    part: [EncodedPart; 1],
+    source: Dtype,
+}
+
+impl PlainWeight {
+    /// Describes a weight of this shape. Its values are computed as `source`, and stored as `target`.
+    #[must_use]
+    pub fn new(shape: &[u64], source: Dtype, target: Dtype) -> Self {
+        let (role, shape) = (Role::Codes, shape.to_vec());
+        Self { part: [EncodedPart { role, suffix: "", dtype: target, shape, format: None, fixed: None }], source }
+    }
+
+    fn shape(&self) -> &[u64] {
+        &self.part[0].shape
+    }
+
+    fn columns(&self) -> u64 {
+        self.shape().last().copied().unwrap_or(1)
+    }
 }
 
 impl WeightEncoder {
@@ -34,7 +60,7 @@ impl WeightEncoder {
     pub fn layout(&self) -> &'static Layout {
         match self {
             Self::Grid(encoder) => encoder.layout(),
-            Self::Blocks(_) => &GGUF,
+            Self::Blocks(_) | Self::Plain(_) => &GGUF,
         }
     }
 
@@ -44,6 +70,7 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.parts(),
             Self::Blocks(encoder) => encoder.parts(),
+            Self::Plain(weight) => &weight.part,
         }
     }
 
@@ -53,6 +80,7 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.shape(),
             Self::Blocks(encoder) => encoder.shape(),
+            Self::Plain(weight) => weight.shape(),
         }
     }
 
@@ -62,6 +90,7 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.rows(),
             Self::Blocks(encoder) => encoder.rows(),
+            Self::Plain(weight) => weight.shape().iter().rev().skip(1).product(),
         }
     }
 
@@ -71,6 +100,7 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.columns(),
             Self::Blocks(encoder) => encoder.columns(),
+            Self::Plain(weight) => weight.columns(),
         }
     }
 
@@ -80,6 +110,7 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.row_bytes(),
             Self::Blocks(encoder) => encoder.row_bytes(),
+            Self::Plain(weight) => weight.columns() * u64::from(weight.source.bits() / 8),
         }
     }
 
@@ -120,6 +151,11 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.part_ranges(rows),
             Self::Blocks(encoder) => encoder.part_ranges(&rows),
+            Self::Plain(weight) => {
+                let row = weight.columns() * u64::from(weight.part[0].dtype.bits() / 8);
+                let range = rows.start * row..rows.end * row;
+                Vec::from([range])
+            }
         }
     }
 
@@ -141,6 +177,7 @@ impl WeightEncoder {
                 Ok(())
             }
             Self::Blocks(encoder) => encoder.encode(Isa::chosen(), rows, source, outputs[0], tally),
+            Self::Plain(_) => unreachable!("a conversion casts them"),
         }
     }
 }

@@ -1,0 +1,431 @@
+//! The files of an adapter: their dialect, their config, and their tensors by module.
+
+use super::matrix::{Matrix, is_plain};
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{Elements, Form, ReadOptions, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::open::{Links, is_missing, read_regular};
+use crate::kernel::{Kernel, Rules, Storage};
+use crate::read::SourceTensor;
+use crate::text::shorten;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Program or format that defines the names and the scale of an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Peft,
+    Mlx,
+    /// Names of modules whose dots are underscores.
+    Kohya,
+    /// Names of modules with dots: diffusers and `ComfyUI`.
+    Dotted,
+    Gguf,
+}
+
+impl Dialect {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Peft => "peft",
+            Self::Mlx => "mlx",
+            Self::Kohya => "kohya",
+            Self::Dotted => "dotted",
+            Self::Gguf => "gguf",
+        }
+    }
+}
+
+/// Role of a tensor in its module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    Down,
+    Up,
+    /// The core of a Tucker decomposition.
+    Mid,
+    EmbeddingDown,
+    EmbeddingUp,
+    Bias,
+    Alpha,
+    Magnitude,
+    Tokens,
+    Hada1A,
+    Hada1B,
+    Hada2A,
+    Hada2B,
+    HadaCore1,
+    HadaCore2,
+    Kron1,
+    Kron1A,
+    Kron1B,
+    Kron2,
+    Kron2A,
+    Kron2B,
+    KronCore2,
+    Diff,
+    DiffBias,
+    Set,
+    /// The shape of a weight that the trainer changed.
+    Reshape,
+}
+
+/// Ends of names, and what the tensors are. The longest that fits decides.
+const SUFFIXES: &[(&str, Part)] = &[
+    (".lora_A.default.weight", Part::Down),
+    (".lora_B.default.weight", Part::Up),
+    (".lora_A.weight", Part::Down),
+    (".lora_B.weight", Part::Up),
+    (".lora_A", Part::Down),
+    (".lora_B", Part::Up),
+    (".lora_B.bias", Part::Bias),
+    (".lora_B.default.bias", Part::Bias),
+    (".lora_embedding_A", Part::EmbeddingDown),
+    (".lora_embedding_B", Part::EmbeddingUp),
+    (".lora_magnitude_vector.weight", Part::Magnitude),
+    (".lora_magnitude_vector", Part::Magnitude),
+    (".lora_linear_layer.down.weight", Part::Down),
+    (".lora_linear_layer.up.weight", Part::Up),
+    (".lora_down.weight", Part::Down),
+    (".lora_up.weight", Part::Up),
+    (".lora_mid.weight", Part::Mid),
+    (".lora.down.weight", Part::Down),
+    (".lora.up.weight", Part::Up),
+    ("_lora.down.weight", Part::Down),
+    ("_lora.up.weight", Part::Up),
+    (".dora_scale", Part::Magnitude),
+    (".alpha", Part::Alpha),
+    (".token_adapter.trainable_tokens_delta", Part::Tokens),
+    (".hada_w1_a", Part::Hada1A),
+    (".hada_w1_b", Part::Hada1B),
+    (".hada_w2_a", Part::Hada2A),
+    (".hada_w2_b", Part::Hada2B),
+    (".hada_t1", Part::HadaCore1),
+    (".hada_t2", Part::HadaCore2),
+    (".lokr_w1", Part::Kron1),
+    (".lokr_w1_a", Part::Kron1A),
+    (".lokr_w1_b", Part::Kron1B),
+    (".lokr_w2", Part::Kron2),
+    (".lokr_w2_a", Part::Kron2A),
+    (".lokr_w2_b", Part::Kron2B),
+    (".lokr_t2", Part::KronCore2),
+    (".diff", Part::Diff),
+    (".diff_b", Part::DiffBias),
+    (".set_weight", Part::Set),
+    (".reshape_weight", Part::Reshape),
+];
+
+/// The same for MLX.
+const SUFFIXES_OF_MLX: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up), (".m", Part::Magnitude)];
+
+/// The same for GGUF.
+const SUFFIXES_OF_GGUF: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up)];
+
+/// Parts of names that only adapters of other methods have.
+const OTHER_METHODS: &[(&str, &str)] = &[
+    ("oft_blocks", "OFT"),
+    ("oft_diag", "OFT"),
+    ("oft_R", "OFT"),
+    ("boft_", "BOFT"),
+    ("ia3_l", "IA3"),
+    (".on_input", "IA3"),
+    ("vera_", "VeRA"),
+    (".a1.weight", "GLoRA"),
+    ("lora_E", "AdaLoRA"),
+    ("prompt_embeddings", "prompt tuning"),
+    ("lora_controlnet", "ControlLoRA"),
+    ("hra_", "HRA"),
+    ("shira", "SHiRA"),
+    ("fourierft", "FourierFT"),
+    ("randlora", "RandLoRA"),
+];
+
+/// Beginnings of the names of kohya's modules, and of programs that follow kohya.
+pub(super) const KOHYA_PREFIXES: &[&str] = &[
+    "lora_unet__",
+    "lora_unet_",
+    "lora_transformer_",
+    "lycoris_",
+    "lora_prior_unet_",
+    "lora_te1_",
+    "lora_te2_",
+    "lora_te3_",
+    "lora_te_",
+];
+
+/// Options of PEFT that change the meaning of the tensors.
+const OTHER_OPTIONS: &[&str] = &[
+    "use_qalora",
+    "velora_config",
+    "monteclora_config",
+    "kasa_config",
+    "use_bdlora",
+    "arrow_config",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "megatron_config",
+];
+
+/// A tensor of an adapter.
+#[derive(Clone)]
+pub(super) struct AdapterTensor {
+    pub name: String,
+    pub shape: Vec<u64>,
+    /// Its elements in row-major order: the first dimension, and all others.
+    pub matrix: Matrix,
+}
+
+impl AdapterTensor {
+    pub(super) fn count(&self) -> u64 {
+        self.shape.iter().product()
+    }
+}
+
+/// The tensors for one module.
+pub(super) struct AdapterModule {
+    pub name: String,
+    pub parts: HashMap<Part, AdapterTensor>,
+}
+
+/// An adapter that was opened.
+pub(super) struct Adapter {
+    /// The path as given.
+    pub path: PathBuf,
+    pub dialect: Dialect,
+    /// The file with its tensors.
+    pub file: Arc<Checkpoint>,
+    /// `adapter_config.json`; `Null` without one.
+    pub config: Value,
+    /// The text of the config, which has the order of patterns.
+    pub config_text: String,
+    pub modules: Vec<AdapterModule>,
+    /// Whole tensors of the model.
+    pub whole: Vec<AdapterTensor>,
+}
+
+impl Adapter {
+    /// Opens a folder or a file. With `checks_values`, refuses values that are not finite.
+    pub(super) fn open(path: &Path, checks_values: bool) -> Result<Self> {
+        let (file, named) = find(path)?;
+        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        let in_file = |error: Error| error.in_file(path);
+        let source = checkpoint::open(&file, &ReadOptions::on(1))?;
+        let [input] = &source.shards[..] else {
+            return Err(in_file(Error::new("is not one file, as an adapter must be")));
+        };
+        let dialect = if source.is_gguf() {
+            let value = |key: &str| input.contents.value(key).unwrap_or_default();
+            if value("general.type") != "adapter" || value("adapter.type") != "lora" {
+                return Err(in_file(Error::new("is not an adapter: general.type and adapter.type say something else")));
+            }
+            Dialect::Gguf
+        } else if let Some(dialect) = named {
+            dialect
+        } else if input.contents.tensors.iter().any(|it| KOHYA_PREFIXES.iter().any(|start| it.name.starts_with(start)))
+        {
+            Dialect::Kohya
+        } else {
+            Dialect::Dotted
+        };
+        let (config_text, config) = if matches!(dialect, Dialect::Peft | Dialect::Mlx) {
+            read_config(&folder.join(CONFIG)).map_err(in_file)?
+        } else {
+            (String::new(), Value::Null)
+        };
+        let source = Arc::new(source);
+        let mut adapter = Self {
+            path: path.to_owned(),
+            dialect,
+            file: source,
+            config,
+            config_text,
+            modules: Vec::new(),
+            whole: Vec::new(),
+        };
+        adapter.check_method().map_err(in_file)?;
+        adapter.sort_tensors(checks_values).map_err(in_file)?;
+        Ok(adapter)
+    }
+
+    /// Returns a value of the metadata of its file.
+    pub(super) fn metadata(&self, key: &str) -> Option<&str> {
+        self.file.shards[0].contents.value(key)
+    }
+
+    /// Refuses methods and options that are not merged.
+    fn check_method(&self) -> Result<()> {
+        let text = |key: &str| self.config[key].as_str().unwrap_or_default();
+        match self.dialect {
+            Dialect::Peft => {
+                let method = text("peft_type");
+                if !["LORA", "LOHA", "LOKR"].contains(&method) {
+                    let what = format!("peft_type {} is not supported", shorten(method));
+                    return Err(Error::new(what).remedy("merge it with peft"));
+                }
+                let is_set = |option: &&&str| match &self.config[**option] {
+                    Value::Null | Value::Bool(false) => false,
+                    Value::Array(items) => !items.is_empty(),
+                    Value::Object(items) => !items.is_empty(),
+                    Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
+                };
+                match OTHER_OPTIONS.iter().find(is_set) {
+                    Some(option) => {
+                        let what = format!("its config has {option}, which is not supported");
+                        Err(Error::new(what).remedy("merge it with peft"))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Dialect::Mlx => match text("fine_tune_type") {
+                "" | "lora" | "dora" => Ok(()),
+                other => {
+                    let what = format!("fine_tune_type {} is not supported", shorten(other));
+                    Err(Error::new(what).remedy("a full fine-tune is a model of its own, which needs no merge"))
+                }
+            },
+            Dialect::Kohya | Dialect::Dotted | Dialect::Gguf => Ok(()),
+        }
+    }
+
+    /// Assigns the tensors to modules. Refuses other methods, two tensors for one part, and values that are not finite.
+    fn sort_tensors(&mut self, checks_values: bool) -> Result<()> {
+        let suffixes = match self.dialect {
+            Dialect::Mlx => SUFFIXES_OF_MLX,
+            Dialect::Gguf => SUFFIXES_OF_GGUF,
+            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => SUFFIXES,
+        };
+        let file = Arc::clone(&self.file);
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for tensor in &file.shards[0].contents.tensors {
+            let in_tensor = |error: Error| error.in_tensor(&tensor.name);
+            if let Some((_, method)) = OTHER_METHODS.iter().find(|(part, _)| tensor.name.contains(part)) {
+                return Err(in_tensor(Error::new(format!("{method} adapters are not supported"))));
+            }
+            let read = read(&file, tensor).map_err(in_tensor)?;
+            if checks_values {
+                check_finite(&read.matrix).map_err(in_tensor)?;
+            }
+            let fitting = suffixes.iter().filter(|(end, _)| tensor.name.ends_with(end));
+            let Some((end, part)) = fitting.max_by_key(|(end, _)| end.len()) else {
+                self.whole.push(read);
+                continue;
+            };
+            let module = &tensor.name[..tensor.name.len() - end.len()];
+            let at = *places.entry(module.to_owned()).or_insert_with(|| {
+                self.modules.push(AdapterModule { name: module.to_owned(), parts: HashMap::new() });
+                self.modules.len() - 1
+            });
+            if self.modules[at].parts.insert(*part, read).is_some() {
+                let what = format!("is the second tensor for one part of the module '{}'", shorten(module));
+                return Err(in_tensor(Error::new(what)));
+            }
+        }
+        if self.modules.is_empty() && self.whole.is_empty() {
+            return Err(Error::new("is empty: the adapter has no tensors"));
+        }
+        if self.modules.is_empty() && matches!(self.dialect, Dialect::Dotted | Dialect::Kohya | Dialect::Gguf) {
+            return Err(Error::new("is not an adapter: it has no tensors of LoRA, LoHa or LoKr"));
+        }
+        Ok(())
+    }
+}
+
+const CONFIG: &str = "adapter_config.json";
+
+/// Names of the files of adapters, and their dialects as far as the names show them.
+const FILES: &[(&str, Option<Dialect>)] = &[
+    ("adapter_model.safetensors", Some(Dialect::Peft)),
+    ("adapter_model.bin", Some(Dialect::Peft)),
+    ("adapters.safetensors", Some(Dialect::Mlx)),
+    ("pytorch_lora_weights.safetensors", None),
+];
+
+/// Returns the file with the tensors of an adapter, and its dialect if its name shows it.
+fn find(path: &Path) -> Result<(PathBuf, Option<Dialect>)> {
+    if path.is_dir() {
+        let found = FILES.iter().find(|(name, _)| !is_missing(&path.join(name)));
+        let (name, dialect) = found.ok_or_else(|| {
+            let names: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+            Error::new(format!("is not an adapter: the folder has none of {}", names.join(", "))).in_file(path)
+        })?;
+        return Ok((path.join(name), *dialect));
+    }
+    let name = path.file_name().unwrap_or_default();
+    let dialect = FILES.iter().find(|(known, _)| name == *known).and_then(|(_, dialect)| *dialect);
+    Ok((path.to_owned(), dialect))
+}
+
+/// Returns the files of an adapter, which no output may replace.
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return vec![path.to_owned()];
+    }
+    let names = FILES.iter().map(|(name, _)| *name).chain([CONFIG]);
+    names.map(|name| path.join(name)).filter(|file| !is_missing(file)).collect()
+}
+
+fn read_config(path: &Path) -> Result<(String, Value)> {
+    /// Maximum length in bytes; configs have a few KiB.
+    const MOST: u64 = 4 << 20;
+    if is_missing(path) {
+        let error = Error::new(format!("{CONFIG} is missing: the scale is not known"));
+        return Err(error.remedy("download the whole folder"));
+    }
+    let text =
+        read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
+    let text = String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text").in_file(path))?;
+    let config: Value =
+        serde_json::from_str(&text).map_err(|error| Error::new(format!("is not JSON: {error}")).in_file(path))?;
+    if !config.is_object() {
+        return Err(Error::new("is not a JSON object").in_file(path));
+    }
+    Ok((text, config))
+}
+
+/// Finds the elements of a tensor. Refuses types that are not numbers.
+fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
+    let input = &file.shards[0];
+    let source = SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false };
+    let Elements::Typed(Form::Numbers(storage)) = tensor.elements else {
+        let what = format!("is stored as {}: adapters are read as floats only", shorten(&tensor.stored));
+        return Err(Error::new(what).remedy("save the adapter in float32, bfloat16 or float16"));
+    };
+    let mapped = source.mapped().filter(|_| source.is_plain());
+    let Some(mapped) = mapped else { return Err(Error::new("is compressed: adapters are read from plain files only")) };
+    let columns: u64 = tensor.shape.iter().skip(1).product();
+    let shape = [tensor.shape.first().copied().unwrap_or(1), columns];
+    let is_where_it_is = is_plain(storage.dtype) && storage == Storage::packed(storage.dtype);
+    let matrix = if is_where_it_is {
+        let at = input.files.iter().position(|file| std::ptr::eq(file, mapped.file)).unwrap_or_default();
+        Matrix::stored(file, (at, mapped.range.start), storage.dtype, shape)
+    } else {
+        let kernel = Kernel::cast(storage, Storage::packed(Dtype::Float64), &Rules::default())
+            .ok_or_else(|| Error::new(format!("has the type {}, which has no values", storage.dtype)))?;
+        let mut widened = vec![0; 8 * tensor.count as usize];
+        kernel
+            .run(mapped.read(0..mapped.range.len())?, &mut widened, tensor.count as usize)
+            .map_err(|malformed| Error::new(malformed.to_string()))?;
+        let values = widened.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        Matrix::computed(values, shape)
+    };
+    Ok(AdapterTensor { name: tensor.name.to_string(), shape: tensor.shape.to_vec(), matrix })
+}
+
+fn check_finite(matrix: &Matrix) -> Result<()> {
+    /// Elements that are read at a time.
+    const STEP: u64 = 1 << 16;
+    let mut values = Vec::new();
+    let all = matrix.reshaped([1, matrix.rows * matrix.columns]);
+    for start in (0..all.columns).step_by(STEP as usize) {
+        let end = all.columns.min(start + STEP);
+        values.resize((end - start) as usize, 0.0);
+        all.read(0, start..end, &mut values);
+        if values.iter().any(|value: &f64| !value.is_finite()) {
+            return Err(
+                Error::new("contains NaN or infinite values").remedy("the adapter is damaged: download it again")
+            );
+        }
+    }
+    Ok(())
+}

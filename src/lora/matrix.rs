@@ -1,0 +1,258 @@
+//! The matrices of an adapter, and the deltas that they make, as float64.
+
+use crate::container::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Loop};
+use half::{bf16, f16};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The elements of a tensor of an adapter.
+#[derive(Clone)]
+enum Elements {
+    /// In a file, as float64, float32, float16 or bfloat16, from this byte on.
+    Stored { file: Arc<Checkpoint>, index: usize, start: usize, dtype: Dtype },
+    /// Decoded, or computed from other tensors.
+    Computed(Arc<[f64]>),
+}
+
+/// A matrix of elements of a tensor: element `(row, column)` is at `offset + row * step_of_row + column * step_of_column`.
+#[derive(Clone)]
+pub(super) struct Matrix {
+    elements: Elements,
+    pub rows: u64,
+    pub columns: u64,
+    offset: u64,
+    steps: [u64; 2],
+}
+
+impl Matrix {
+    /// The elements of a file from a byte on, of a type that [`is_plain`] accepts.
+    pub(super) fn stored(
+        file: &Arc<Checkpoint>,
+        (index, start): (usize, usize),
+        dtype: Dtype,
+        [rows, columns]: [u64; 2],
+    ) -> Self {
+        let elements = Elements::Stored { file: Arc::clone(file), index, start, dtype };
+        Self { elements, rows, columns, offset: 0, steps: [columns, 1] }
+    }
+
+    pub(super) fn computed(values: Vec<f64>, [rows, columns]: [u64; 2]) -> Self {
+        Self { elements: Elements::Computed(values.into()), rows, columns, offset: 0, steps: [columns, 1] }
+    }
+
+    /// Returns the same elements, read as another matrix.
+    pub(super) fn viewed(&self, [rows, columns]: [u64; 2], offset: u64, steps: [u64; 2]) -> Self {
+        Self { elements: self.elements.clone(), rows, columns, offset: self.offset + offset, steps }
+    }
+
+    /// Returns the same elements in row-major order, as a matrix of another shape.
+    pub(super) fn reshaped(&self, shape: [u64; 2]) -> Self {
+        self.viewed(shape, 0, [shape[1], 1])
+    }
+
+    pub(super) fn transposed(&self) -> Self {
+        self.viewed([self.columns, self.rows], 0, [self.steps[1], self.steps[0]])
+    }
+
+    /// Returns some of its rows.
+    pub(super) fn rows_from(&self, first: u64, count: u64) -> Self {
+        self.viewed([count, self.columns], first * self.steps[0], self.steps)
+    }
+
+    /// Reads some columns of a row.
+    pub(super) fn read(&self, row: u64, columns: Range<u64>, out: &mut [f64]) {
+        let first = (self.offset + row * self.steps[0] + columns.start * self.steps[1]) as usize;
+        let step = self.steps[1] as usize;
+        match &self.elements {
+            Elements::Computed(values) => {
+                out.iter_mut().enumerate().for_each(|(at, value)| *value = values[first + at * step]);
+            }
+            Elements::Stored { file, index, start, dtype } => {
+                let bytes = &file.shards[0].files[*index][*start..];
+                match dtype {
+                    Dtype::Float64 => gather(bytes, first, step, out, f64::from_le_bytes),
+                    Dtype::Float32 => gather(bytes, first, step, out, |it| f32::from_le_bytes(it).into()),
+                    Dtype::Float16 => gather(bytes, first, step, out, |it| f16::from_le_bytes(it).to_f64()),
+                    _ => gather(bytes, first, step, out, |it| bf16::from_le_bytes(it).to_f64()),
+                }
+            }
+        }
+    }
+
+    /// Returns all elements in row-major order.
+    pub(super) fn all(&self) -> Vec<f64> {
+        let mut values = vec![0.0; (self.rows * self.columns) as usize];
+        for (row, out) in (0..self.rows).zip(values.chunks_exact_mut(self.columns.max(1) as usize)) {
+            self.read(row, 0..self.columns, out);
+        }
+        values
+    }
+
+    /// Returns the only element of a scalar.
+    pub(super) fn scalar(&self) -> f64 {
+        let mut value = [0.0];
+        self.read(0, 0..1, &mut value);
+        value[0]
+    }
+
+    /// Returns the file that its elements are in.
+    pub(super) fn file(&self) -> Option<&Checkpoint> {
+        if let Elements::Stored { file, .. } = &self.elements { Some(file) } else { None }
+    }
+}
+
+/// True if matrices read elements of this type where they are.
+pub(super) fn is_plain(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float64 | Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
+}
+
+fn gather<const N: usize>(bytes: &[u8], first: usize, step: usize, out: &mut [f64], widen: impl Fn([u8; N]) -> f64) {
+    let (elements, _) = bytes.as_chunks::<N>();
+    if step == 1 {
+        let source = &elements[first..first + out.len()];
+        out.iter_mut().zip(source).for_each(|(value, element)| *value = widen(*element));
+    } else {
+        out.iter_mut().enumerate().for_each(|(at, value)| *value = widen(elements[first + at * step]));
+    }
+}
+
+/// A delta before its scale.
+#[derive(Clone)]
+pub(super) enum Delta {
+    /// Stored as a whole.
+    Whole(Matrix),
+    /// The product of two matrices; the terms of each sum are added in the order of the inner dimension.
+    Product(Matrix, Matrix),
+    /// The products of the elements at the same place (`LoHa`).
+    Elementwise(Box<[Delta; 2]>),
+    /// The Kronecker product (`LoKr`).
+    Kronecker(Box<[Delta; 2]>),
+}
+
+impl Delta {
+    pub(super) fn shape(&self) -> [u64; 2] {
+        match self {
+            Self::Whole(matrix) => [matrix.rows, matrix.columns],
+            Self::Product(left, right) => [left.rows, right.columns],
+            Self::Elementwise(both) => both[0].shape(),
+            Self::Kronecker(both) => {
+                let [first, second] = [both[0].shape(), both[1].shape()];
+                [first[0].saturating_mul(second[0]), first[1].saturating_mul(second[1])]
+            }
+        }
+    }
+
+    pub(super) fn transposed(&self) -> Self {
+        let both = |both: &[Self; 2]| Box::new([both[0].transposed(), both[1].transposed()]);
+        match self {
+            Self::Whole(matrix) => Self::Whole(matrix.transposed()),
+            Self::Product(left, right) => Self::Product(right.transposed(), left.transposed()),
+            Self::Elementwise(parts) => Self::Elementwise(both(parts)),
+            Self::Kronecker(parts) => Self::Kronecker(both(parts)),
+        }
+    }
+
+    /// Computes some rows and columns, in row-major order.
+    pub(super) fn fill(&self, rows: Range<u64>, columns: Range<u64>, out: &mut [f64]) {
+        let width = (columns.end - columns.start) as usize;
+        if width == 0 || rows.is_empty() {
+            return;
+        }
+        match self {
+            Self::Whole(matrix) => {
+                for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
+                    matrix.read(row, columns.clone(), out);
+                }
+            }
+            Self::Product(left, right) => multiply(left, right, rows, columns, out),
+            Self::Elementwise(both) => {
+                let mut other = vec![0.0; out.len()];
+                both[0].fill(rows.clone(), columns.clone(), out);
+                both[1].fill(rows, columns, &mut other);
+                out.iter_mut().zip(&other).for_each(|(value, other)| *value *= other);
+            }
+            Self::Kronecker(both) => {
+                let ([_, outer_columns], [inner_rows, inner_columns]) = (both[0].shape(), both[1].shape());
+                let (mut start, mut out) = (rows.start, out);
+                let (mut outer, mut inner) = (vec![0.0; outer_columns as usize], Vec::new());
+                while start < rows.end {
+                    // The rows of one row of the outer matrix.
+                    let (block, first) = (start / inner_rows, start % inner_rows);
+                    let count = (inner_rows - first).min(rows.end - start);
+                    both[0].fill(block..block + 1, 0..outer_columns, &mut outer);
+                    inner.resize((count * inner_columns) as usize, 0.0);
+                    both[1].fill(first..first + count, 0..inner_columns, &mut inner);
+                    let (now, rest) = out.split_at_mut(count as usize * width);
+                    for (out, inner) in now.chunks_exact_mut(width).zip(inner.chunks_exact(inner_columns as usize)) {
+                        for (value, column) in out.iter_mut().zip(columns.clone()) {
+                            *value =
+                                outer[(column / inner_columns) as usize] * inner[(column % inner_columns) as usize];
+                        }
+                    }
+                    (start, out) = (start + count, rest);
+                }
+            }
+        }
+    }
+
+    /// Returns the files that it is read from.
+    pub(super) fn files(&self) -> Vec<&Checkpoint> {
+        match self {
+            Self::Whole(matrix) => matrix.file().into_iter().collect(),
+            Self::Product(left, right) => left.file().into_iter().chain(right.file()).collect(),
+            Self::Elementwise(both) | Self::Kronecker(both) => both.iter().flat_map(Self::files).collect(),
+        }
+    }
+}
+
+/// Number of columns whose sums are computed together: they stay in registers.
+const TILE: usize = 32;
+
+/// Computes some rows and columns of a product.
+fn multiply(left: &Matrix, right: &Matrix, rows: Range<u64>, columns: Range<u64>, out: &mut [f64]) {
+    let (inner, width) = (left.columns as usize, (columns.end - columns.start) as usize);
+    let mut factors = vec![0.0; (rows.end - rows.start) as usize * inner];
+    for (row, out) in rows.zip(factors.chunks_exact_mut(inner.max(1))) {
+        left.read(row, 0..left.columns, out);
+    }
+    let mut tile = vec![[0.0; TILE]; inner];
+    for start in (0..width).step_by(TILE) {
+        let count = TILE.min(width - start);
+        let from = columns.start + start as u64;
+        for (row, out) in (0..right.rows).zip(&mut tile) {
+            right.read(row, from..from + count as u64, &mut out[..count]);
+        }
+        Isa::chosen().run(MultiplyTile { factors: &factors, tile: &tile, out, width, start, count });
+    }
+}
+
+/// Multiplies rows of factors with a tile of columns.
+struct MultiplyTile<'m> {
+    factors: &'m [f64],
+    tile: &'m [[f64; TILE]],
+    out: &'m mut [f64],
+    width: usize,
+    start: usize,
+    count: usize,
+}
+
+impl Loop for MultiplyTile<'_> {
+    type Result = ();
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn run(self) {
+        let inner = self.tile.len();
+        for (at, out) in self.out.chunks_exact_mut(self.width).enumerate() {
+            let mut sums = [0.0; TILE];
+            for (factor, tile) in self.factors[at * inner..(at + 1) * inner].iter().zip(self.tile) {
+                for (sum, value) in sums.iter_mut().zip(tile) {
+                    *sum += factor * value;
+                }
+            }
+            out[self.start..self.start + self.count].copy_from_slice(&sums[..self.count]);
+        }
+    }
+}

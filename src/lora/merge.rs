@@ -1,0 +1,189 @@
+//! The changes of one weight, in the order of the adapters.
+
+use super::matrix::{Delta, Matrix};
+use crate::container::checkpoint::Checkpoint;
+use crate::error::Result;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Reads values of a weight before the merge, given by a range of its elements.
+pub(crate) type ReadValues<'r> = &'r dyn Fn(Range<u64>, &mut Vec<f64>) -> Result<()>;
+
+/// All changes of a weight, in order.
+pub(crate) struct Merge {
+    pub(super) changes: Vec<Change>,
+    /// True if a step of a plan makes them.
+    is_used: AtomicBool,
+}
+
+/// A change of consecutive elements of a weight, seen as a matrix.
+pub(super) struct Change {
+    /// The first element.
+    pub start: u64,
+    pub rows: u64,
+    pub columns: u64,
+    pub how: How,
+}
+
+pub(super) enum How {
+    /// `factor` times the delta is added. With `swaps_halves`, the halves of its rows are exchanged.
+    Add { delta: Delta, factor: f64, swaps_halves: bool },
+    /// The delta is added, and rows or columns then get new lengths (`DoRA`).
+    Decompose(Box<Decompose>),
+    /// All elements get new values.
+    Replace(Delta),
+    /// Some rows get new values: the number of each, and its row in the matrix.
+    ReplaceRows(BTreeMap<u64, u64>, Matrix),
+}
+
+/// `DoRA`: `v = w + factor * delta`, and `w' = v * (m / |v|)` for each row or column; then `w + share * (w' - w)`.
+pub(super) struct Decompose {
+    pub delta: Delta,
+    pub factor: f64,
+    pub magnitude: Vec<f64>,
+    /// The number of adjacent columns that share a length; `None` if each row has one.
+    pub columns_each: Option<u64>,
+    /// The share of the change that is applied; `None` for all of it.
+    pub share: Option<f64>,
+    /// `m / |v|` of each row or column.
+    pub ratios: OnceLock<Vec<f64>>,
+}
+
+impl Merge {
+    pub(super) fn new(changes: Vec<Change>) -> Self {
+        Self { changes, is_used: AtomicBool::new(false) }
+    }
+
+    /// Records that a step makes the changes: a plan must make all of them.
+    pub(crate) fn set_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Changes the values of some consecutive elements, which begin at `first`. `read` reads other elements of the weight.
+    pub(crate) fn apply(&self, first: u64, values: &mut [f64], read: ReadValues) -> Result<()> {
+        self.apply_first(self.changes.len(), first, values, read)
+    }
+
+    fn apply_first(&self, count: usize, first: u64, values: &mut [f64], read: ReadValues) -> Result<()> {
+        for (at, change) in self.changes[..count].iter().enumerate() {
+            let all = change.start..change.start + change.rows * change.columns;
+            let met = all.start.max(first)..all.end.min(first + values.len() as u64);
+            if met.is_empty() {
+                continue;
+            }
+            if let How::Decompose(decompose) = &change.how
+                && decompose.ratios.get().is_none()
+            {
+                let ratios = self.ratios(at, change, decompose, read)?;
+                let _ = decompose.ratios.set(ratios); // every thread finds the same
+            }
+            let values = &mut values[(met.start - first) as usize..(met.end - first) as usize];
+            change.apply(met.start - all.start, values);
+        }
+        Ok(())
+    }
+
+    /// Computes `m / |v|` of each row or column. Squares are added in row-major order.
+    fn ratios(&self, at: usize, change: &Change, decompose: &Decompose, read: ReadValues) -> Result<Vec<f64>> {
+        /// Elements that are read at a time.
+        const MOST: u64 = 1 << 18;
+        let Change { rows, columns, .. } = *change;
+        let mut squares = vec![0.0_f64; decompose.columns_each.map_or(rows, |each| columns / each) as usize];
+        let mut values = Vec::new();
+        let step = (MOST / columns.max(1)).max(1);
+        for start in (0..rows).step_by(step as usize) {
+            let end = rows.min(start + step);
+            let first = change.start + start * columns;
+            read(first..change.start + end * columns, &mut values)?;
+            self.apply_first(at, first, &mut values, read)?;
+            add(&decompose.delta, decompose.factor, [columns, start * columns], &mut values);
+            for (row, values) in (start..end).zip(values.chunks_exact(columns as usize)) {
+                for (column, value) in values.iter().enumerate() {
+                    let at = decompose.columns_each.map_or(row, |each| column as u64 / each);
+                    squares[at as usize] += value * value;
+                }
+            }
+        }
+        let ratio = |(square, magnitude): (&f64, &f64)| magnitude / square.sqrt();
+        Ok(squares.iter().zip(&decompose.magnitude).map(ratio).collect())
+    }
+
+    /// Returns the files of its adapters.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Checkpoint> {
+        self.changes.iter().flat_map(|change| match &change.how {
+            How::Add { delta, .. } | How::Replace(delta) => delta.files(),
+            How::Decompose(decompose) => decompose.delta.files(),
+            How::ReplaceRows(_, rows) => rows.file().into_iter().collect(),
+        })
+    }
+}
+
+impl Change {
+    /// Changes values that begin at an element of this matrix.
+    fn apply(&self, first: u64, values: &mut [f64]) {
+        let columns = self.columns;
+        match &self.how {
+            How::Add { delta, factor, swaps_halves: false } => add(delta, *factor, [columns, first], values),
+            How::Add { delta, factor, swaps_halves: true } => {
+                // The rows of the first half are those of the second half of the delta.
+                let half = self.rows / 2 * columns;
+                let count = half.saturating_sub(first).min(values.len() as u64) as usize;
+                let (upper, lower) = values.split_at_mut(count);
+                add(delta, *factor, [columns, first + half], upper);
+                add(delta, *factor, [columns, (first + count as u64).saturating_sub(half)], lower);
+            }
+            How::Decompose(decompose) => {
+                let ratios = decompose.ratios.get().expect("they are computed first");
+                let before = decompose.share.map(|share| (share, values.to_vec()));
+                add(&decompose.delta, decompose.factor, [columns, first], values);
+                for (element, value) in (first..).zip(values.iter_mut()) {
+                    let at = decompose.columns_each.map_or(element / columns, |each| element % columns / each);
+                    *value *= ratios[at as usize];
+                }
+                if let Some((share, before)) = before {
+                    values.iter_mut().zip(before).for_each(|(value, old)| *value = old + share * (*value - old));
+                }
+            }
+            How::Replace(delta) => fill(delta, [columns, first], values, |value, new| *value = new),
+            How::ReplaceRows(rows, matrix) => {
+                let end = first + values.len() as u64;
+                for (row, from) in rows.range(first / columns..end.div_ceil(columns)) {
+                    let (start, stop) = ((row * columns).max(first), ((row + 1) * columns).min(end));
+                    let out = &mut values[(start - first) as usize..(stop - first) as usize];
+                    matrix.read(*from, start - row * columns..stop - row * columns, out);
+                }
+            }
+        }
+    }
+}
+
+fn add(delta: &Delta, factor: f64, place: [u64; 2], values: &mut [f64]) {
+    fill(delta, place, values, |value, delta| *value += factor * delta);
+}
+
+/// Combines values with elements of a delta, which has this number of columns, from an element on. They may begin and end
+/// within rows.
+fn fill(delta: &Delta, [columns, first]: [u64; 2], values: &mut [f64], combine: impl Fn(&mut f64, f64)) {
+    let mut computed = Vec::new();
+    let (mut at, mut values) = (first, values);
+    while !values.is_empty() {
+        let (row, column, left) = (at / columns, at % columns, values.len() as u64);
+        let (rows, within) = if column == 0 && left >= columns {
+            (row..row + left / columns, 0..columns)
+        } else {
+            (row..row + 1, column..columns.min(column + left))
+        };
+        let count = ((rows.end - rows.start) * (within.end - within.start)) as usize;
+        computed.resize(count, 0.0);
+        delta.fill(rows, within, &mut computed);
+        let (now, rest) = values.split_at_mut(count);
+        now.iter_mut().zip(&computed).for_each(|(value, delta)| combine(value, *delta));
+        (at, values) = (at + count as u64, rest);
+    }
+}

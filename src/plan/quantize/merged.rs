@@ -1,0 +1,58 @@
+//! Weights that adapters change: they are quantized from float64 values.
+
+use super::{Planner, WeightCandidate};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::plan::weight_rows::WeightValues;
+use crate::quant::{Arithmetic, EncodeOptions, TargetGrid};
+use std::sync::Arc;
+
+impl Planner<'_, '_> {
+    /// Merges adapters into the weights to quantize. Weights that share a scale with one of them are quantized from float64
+    /// values too, so that all find the same scale.
+    pub(super) fn merge(&self, weights: &mut [WeightCandidate]) -> Result<()> {
+        let Some(merges) = self.merges else { return Ok(()) };
+        if self.options.only_exact {
+            let error = Error::usage("adapters change values, and no value may change");
+            return Err(error.without("only_exact"));
+        }
+        let of = |weight: &WeightCandidate| match weight.input_weight {
+            Some(at) => merges.of(&self.model.found.weights[at].name),
+            None => merges.of(self.name_at(weight.place)),
+        };
+        for set in self.scale_sets(weights) {
+            if !set.iter().any(|at| weights[*at].decision.is_ok() && of(&weights[*at]).is_some()) {
+                continue;
+            }
+            for at in set {
+                let weight = &mut weights[at];
+                let merge = of(weight);
+                if matches!(weight.values, WeightValues::Columns) {
+                    let error = Error::new("is stored in another order, and adapters are not merged into it at once");
+                    return Err(error
+                        .in_tensor(&weight.name)
+                        .remedy("merge the adapters first, and quantize the result"));
+                }
+                let Ok(target) = &mut weight.decision else { continue };
+                // Scales that are stored in the type of the weight keep this type.
+                let own = weight.input_weight.map(|at| self.model.own_type(&self.model.found.weights[at]));
+                let scale = target.grid.scale.or(own).or(Some(weight.dtype));
+                let of_values = target.clone();
+                let with_scale = super::SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..of_values };
+                let input = weight.input_weight.map(|at| &self.model.found.weights[at].parameters);
+                let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
+                let arithmetic = Arithmetic::Exact;
+                let options = EncodeOptions { arithmetic, has_full_precision, ..self.encoding() };
+                let encoder = self.encoder(&with_scale, &weight.shape, Dtype::Float64, options);
+                let encoder = encoder.map_err(|why| {
+                    Error::new(format!("cannot be quantized after the merge: {why}")).in_tensor(&weight.name)
+                })?;
+                target.encoder = Some(Arc::new(encoder));
+                let base = std::mem::replace(&mut weight.values, WeightValues::Columns);
+                weight.values = base.merged([merge], Dtype::Float64);
+                (weight.exact, weight.is_merged) = (None, true);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Adapters that were merged, in words.
+
+use super::Report;
+use super::summary::WARNING;
+use crate::text::{counted, path_text, shorten};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+impl Report {
+    /// Describes the adapters, as lines that each follow a line feed.
+    pub(super) fn merged(&self) -> String {
+        let mut text = String::new();
+        if self.adapters.is_empty() {
+            return text;
+        }
+        let changed = |is_replaced: bool| {
+            let mapping = self.adapters.iter().flat_map(|adapter| &adapter.mapping);
+            let mapping = mapping.filter(|(_, _, scale)| scale.is_none() == is_replaced);
+            mapping.map(|(_, weight, _)| weight.as_str()).collect::<BTreeSet<&str>>().len() as u64
+        };
+        let verb = if self.time.is_none() { "would merge" } else { "merged" };
+        let (adapters, weights) = (counted(self.adapters.len() as u64, "adapter"), counted(changed(false), "weight"));
+        let _ = write!(text, "\n{verb} {adapters} into {weights}");
+        if changed(true) > 0 {
+            let _ = write!(text, ", replaced {}", changed(true));
+        }
+        for adapter in &self.adapters {
+            let _ = write!(text, "\n  {}", path_text(&adapter.path));
+            if adapter.strength.to_bits() != 1.0_f64.to_bits() {
+                let _ = write!(text, "={}", adapter.strength);
+            }
+            let _ = write!(text, ": {} ({})", adapter.method, adapter.dialect);
+            let range =
+                |[least, most]: [f64; 2]| if least < most { format!("{least} to {most}") } else { least.to_string() };
+            if let Some(rank) = adapter.rank {
+                let _ = write!(text, ", rank {}", range(rank.map(|rank| rank as f64)));
+            }
+            if let Some(scale) = adapter.scale {
+                let _ = write!(text, ", scale {}", range(scale));
+            }
+            let _ = write!(text, ", {}", counted(adapter.weights as u64, "weight"));
+        }
+        text + &self.survival()
+    }
+
+    /// Describes how much of the deltas is left in what was written.
+    fn survival(&self) -> String {
+        /// Below these figures, little of a fine-tune may be left.
+        const LEAST: [f64; 2] = [0.9, 6.0];
+        let measured = || self.tensors().filter_map(|tensor| Some((tensor, tensor.delta.as_deref()?)));
+        let energy: f64 = measured().map(|(_, figures)| figures.delta_energy).sum();
+        let Some((least, figures)) = measured().min_by(|a, b| a.1.kept.total_cmp(&b.1.kept)) else {
+            return String::new();
+        };
+        let kept = measured().map(|(_, figures)| figures.kept * figures.delta_energy).sum::<f64>() / energy;
+        let mut text = format!("\n  kept {kept:.2} of the delta");
+        let with_noise = || measured().filter_map(|(_, it)| Some((it.delta_energy, it.noise_energy?)));
+        let noise: f64 = with_noise().map(|(_, noise)| noise).sum();
+        let of_noisy: f64 = with_noise().map(|(energy, _)| energy).sum();
+        let snr = (noise > 0.0).then(|| 10.0 * (of_noisy / noise).log10());
+        if let Some(snr) = snr {
+            let _ = write!(text, ", delta SNR {snr:.1} dB");
+        }
+        let share = 100.0 * figures.delta_norm;
+        let name = shorten(&least.name);
+        let _ = write!(text, "; the least: {:.2}, {name} (|delta| is {share:.2} % of |weight|)", figures.kept);
+        if kept < LEAST[0] || snr.is_some_and(|snr| snr < LEAST[1]) {
+            let _ = write!(
+                text,
+                "\n  {WARNING}little of the delta may be left{WARNING:#}: a wider type or a finer scheme keeps more, and so does an \
+                 unquantized model as the base"
+            );
+        }
+        text
+    }
+
+    /// Lists the modules of all adapters with the weights that they change, a line each.
+    #[must_use]
+    pub fn mapping(&self) -> String {
+        let line = |(module, weight, scale): &(String, String, Option<f64>)| {
+            let what = scale.map_or_else(|| "replaces it".to_owned(), |scale| format!("scale {scale}"));
+            format!("{} -> {}  {what}", shorten(module), shorten(weight))
+        };
+        let lines = self.adapters.iter().flat_map(|adapter| &adapter.mapping).map(line);
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
