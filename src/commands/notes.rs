@@ -2,6 +2,7 @@
 
 use super::engine_notes::engine_notes;
 use super::messages::{note, print_error, print_message, print_remedy, warn};
+use crate::container::gguf::metadata::TokenizerFacts;
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{self, Kept, Start};
 use crate::operator::Operator;
@@ -89,6 +90,9 @@ fn show_onnx(shown: &OnnxNote) {
 
 fn show_gguf(shown: &GgufNote) {
     match shown {
+        GgufNote::Made { architecture, layers, tokenizer } => {
+            note(&format!("metadata of the folder: {}", metadata(architecture, *layers, tokenizer)));
+        }
         GgufNote::Architecture(name) => {
             note(&format!("the tensors are those of {name}, which becomes general.architecture"));
         }
@@ -137,6 +141,14 @@ fn show_gguf(shown: &GgufNote) {
             ));
         }
     }
+}
+
+/// Describes the metadata that is made from the folder of a language model.
+pub(super) fn metadata(architecture: &str, layers: u64, tokenizer: &TokenizerFacts) -> String {
+    let TokenizerFacts { kind, tokens, pre_tokenizer, has_template } = tokenizer;
+    let pre = pre_tokenizer.as_ref().map(|pre| format!(", pre-tokenizer {}", pre.name)).unwrap_or_default();
+    let template = if *has_template { ", chat template" } else { "" };
+    format!("{architecture}, {}, {tokens} tokens ({kind}{pre}){template}", counted(layers, "layer"))
 }
 
 fn show_use(shown: &UseNote) {

@@ -2,6 +2,7 @@
 
 use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
+use crate::container::gguf::metadata::TokenizerFacts;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
@@ -86,6 +87,8 @@ pub(crate) enum OnnxNote {
 /// A note about a new GGUF file.
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum GgufNote {
+    /// The metadata of a language model is made from its folder.
+    Made { architecture: &'static str, layers: u64, tokenizer: TokenizerFacts },
     /// The architecture of a diffusion model, recognized by its tensors.
     Architecture(&'static str),
     /// Tensors lose this prefix.
