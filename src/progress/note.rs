@@ -3,6 +3,7 @@
 use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
 use crate::container::gguf::metadata::TokenizerFacts;
+use crate::container::gguf::names::OtherPart;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
@@ -101,8 +102,8 @@ pub(crate) enum GgufNote {
     DonorTensorsLeftOut(PathBuf, Vec<String>),
     /// Number of missing parts of the donor of the metadata.
     DonorPartsMissing(PathBuf, usize),
-    /// Tensors of the input that a GGUF file does not have.
-    TensorsLeftOut(Vec<String>),
+    /// Tensors of the input that a GGUF file does not have, and the part of the model that they are.
+    TensorsLeftOut { part: Option<OtherPart>, names: Vec<String> },
     /// Metadata keys of the input that a GGUF file does not have.
     KeysLeftOut(Vec<String>),
     /// Weights whose rows are not whole blocks of the wanted type, and that are stored in another one.

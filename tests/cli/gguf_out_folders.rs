@@ -80,10 +80,22 @@ fn the_keys_are_those_of_llama_cpps_converter() {
         ("phi3", ""),
         ("gemma3", ""),
         ("deepseek-v3", "--pre-tokenizer deepseek-llm"),
+        ("olmo3", "--pre-tokenizer gpt-2"),
+        ("glm4_moe_lite", "--pre-tokenizer gpt-2"),
+        ("deepseek_v32", "--pre-tokenizer gpt-2"),
+        ("glm_moe_dsa", "--pre-tokenizer gpt-2"),
+        ("hunyuan_v1_dense", "--pre-tokenizer gpt-2"),
+        ("minimax_m2", "--pre-tokenizer gpt-2"),
+        ("mimo_v2_flash", "--pre-tokenizer gpt-2"),
+        ("gemma4_text", ""),
+        ("gemma4_moe", ""),
+        ("lfm2", "--pre-tokenizer gpt-2"),
+        ("lfm2_moe", "--pre-tokenizer gpt-2"),
     ] {
         let bench = Bench::new();
         add(&bench, model, "my-model-v1.5");
         bench.run(&format!("cast my-model-v1.5 --to bf16 -o o.gguf {pre} -q")).expect(0, "", "");
+        bench.run("diff o.gguf my-model-v1.5 --names huggingface --tolerance 0 -q").expect(0, "", "");
         let file = bench.read("o.gguf");
         let mut found: BTreeMap<String, &[u8]> = parts_of_gguf(&file).0.into_iter().collect();
         let wanted = listed(model, "keys.json");
@@ -122,6 +134,37 @@ fn one_command_quantizes_a_folder_and_says_what_its_metadata_is() {
         .expect(0, "", "");
     bench.run("quantize m --scheme q8_0 --metadata-from n.gguf -o o.gguf -q").expect(0, "", "");
     assert_eq!(key(&bench.read("o.gguf"), "general.name"), Some(&*bytes_of("string", &json!("x"))));
+}
+
+#[test]
+fn towers_and_layers_that_predict_are_left_out_and_named() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    let file = bench.read("m/model.safetensors");
+    let length = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let mut header: serde_json::Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let (mut renamed, mut data) = (serde_json::Map::new(), file[8 + length..].to_vec());
+    for (name, tensor) in std::mem::take(&mut header) {
+        let name = name.strip_prefix("model.").map_or(name.clone(), |rest| format!("model.language_model.{rest}"));
+        renamed.insert(name, tensor);
+    }
+    for name in ["model.visual.blocks.0.attn.qkv.weight", "model.visual.blocks.1.attn.qkv.weight", "mtp.fc.weight"] {
+        let tensor = json!({"dtype": "BF16", "shape": [1, 2], "data_offsets": [data.len(), data.len() + 4]});
+        renamed.insert(name.to_owned(), tensor);
+        data.extend([0; 4]);
+    }
+    bench.write("m/model.safetensors", &safetensors(&Value::Object(renamed).to_string(), &data));
+    let outcome = bench.run("cast m --to bf16 -o o.gguf --pre-tokenizer qwen2");
+    for line in [
+        "2 tensors of the tower for images or sound are left out: llama.cpp wants them in another file, which \
+         convert_hf_to_gguf.py --mmproj makes: model.visual.blocks.*.attn.qkv.weight",
+        "1 tensor of layers that predict several tokens is left out: mtp.fc.weight",
+    ] {
+        assert!(outcome.code == Some(0) && outcome.stderr.contains(line), "{}", outcome.stderr);
+    }
+    add(&bench, "qwen2", "plain");
+    bench.run("cast plain --to bf16 -o p.gguf --pre-tokenizer qwen2 -q").expect(0, "", "");
+    bench.run("diff o.gguf p.gguf -q").expect(0, "", "");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::keys::{KeySource, facts_of};
 use super::rope;
 use crate::blocks::BlockFormat;
 use crate::container::gguf::metadata::{Config, of_folder};
-use crate::container::gguf::names::{GgufSource, architecture_of, to_gguf};
+use crate::container::gguf::names::{GgufSource, architecture_of, language_name, other_part, to_gguf};
 use crate::container::gguf::number_or_first;
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
@@ -22,11 +22,12 @@ use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
 use crate::read::{Model, ModelTensor};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Architectures whose embeddings lose the rows of tokens that the tokenizer does not have.
-const CUT_TO_TOKENS: [&str; 1] = ["gemma3"];
+const CUT_TO_TOKENS: [&str; 2] = ["gemma3", "gemma4"];
 
 /// The source of the keys of a language model.
 enum Description<'d> {
@@ -276,8 +277,10 @@ impl<'m> GgufModel<'m> {
             Description::Donor(_) => config.stored_number(key),
             Description::Folder(_) => config.known_number(key),
         };
-        let old = tensors_of(input)?;
-        let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+        let mut old = tensors_of(input)?;
+        old.retain(|tensor| other_part(tensor.name, &number).is_none());
+        let names: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
+        let named: Vec<(&str, &[u64])> = names.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
         let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
         let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
         let (architecture, named) = to_gguf(config.model_type(), &number, &named).map_err(refused)?;

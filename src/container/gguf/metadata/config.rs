@@ -50,6 +50,7 @@ impl Config {
                 fields.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
+        of_full_layers(&mut fields);
         let rope = rope_of(&fields);
         fields.insert(PARAMETERS.to_owned(), Value::Object(rope.clone()));
         Some(Self { model_type, raw, fields, rope })
@@ -165,6 +166,24 @@ impl Config {
     pub(super) fn rotated(&self, dimensions: u32, default: Option<f64>) -> Result<f64> {
         let share = self.shared_rope("partial_rotary_factor").and_then(Value::as_f64).or(default);
         Ok(f64::from(dimensions) * share.ok_or_else(|| lacks("partial_rotary_factor"))?)
+    }
+}
+
+/// Adds the sizes of layers with full attention that the config gives layer by layer.
+fn of_full_layers(fields: &mut Map<String, Value>) {
+    for (name, of_layer) in [("global_head_dim", "head_dim"), ("num_global_key_value_heads", "num_key_value_heads")] {
+        let layers = fields.get("per_layer_config").and_then(Value::as_object);
+        let types = fields.get("layer_types").and_then(Value::as_array);
+        let (Some(layers), Some(types), true) = (layers, types, fields.get(name).is_none_or(Value::is_null)) else {
+            continue;
+        };
+        let size = layers.iter().find_map(|(layer, sizes)| {
+            let kind = types.get(layer.parse::<usize>().ok()?)?.as_str()?;
+            sizes.get(of_layer).filter(|_| kind == FULL)
+        });
+        if let Some(size) = size.cloned() {
+            fields.insert(name.to_owned(), size);
+        }
     }
 }
 

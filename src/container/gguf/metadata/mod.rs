@@ -63,7 +63,8 @@ pub(crate) fn of_folder(
     for (key, value) in common.into_iter().filter(|(key, _)| !lacking.contains(key)) {
         keys.set(&format!("{architecture}.{key}"), value);
     }
-    for row in recipe.keys {
+    let before = if let Base::With(keys) = recipe.base { keys } else { &[] };
+    for row in before.iter().chain(recipe.keys) {
         if let Some(value) = row.value(config).map_err(in_config)? {
             keys.set(&format!("{architecture}.{}", row.key), value);
         }

@@ -20,17 +20,21 @@ pub(super) struct Recipe {
 /// The common keys that a model has.
 pub(super) enum Base {
     All,
+    /// Before the common keys, those of another type of model count.
+    With(&'static [KeyRow]),
     Without(&'static [&'static str]),
     None,
 }
 
 /// A key and the rule for its value. The name is that after the architecture.
+#[derive(Clone, Copy)]
 pub(super) struct KeyRow {
     pub key: &'static str,
     pub value: ValueRule,
 }
 
 /// The source of the value of a key.
+#[derive(Clone, Copy)]
 pub(super) enum ValueRule {
     /// A whole number: the first of these fields that is present.
     Count(&'static [&'static str], Absent),
@@ -64,6 +68,8 @@ pub(super) struct TokenizerRule {
     pub keys: &'static [KeyRow],
     /// The number of tokens is a multiple of this.
     pub padding: u32,
+    /// The first of several ends of texts in `generation_config.json` is the end of a turn.
+    pub has_ends_of_turns: bool,
 }
 
 /// A kind of tokenizer.
@@ -81,7 +87,8 @@ pub(super) enum TokenizerKind {
     Bpe,
 }
 
-const BPE: TokenizerRule = TokenizerRule { kinds: &[TokenizerKind::Bpe], texts: &[], keys: &[], padding: 1 };
+const BPE: TokenizerRule =
+    TokenizerRule { kinds: &[TokenizerKind::Bpe], texts: &[], keys: &[], padding: 1, has_ends_of_turns: false };
 const BPE_OR_PIECES: TokenizerRule =
     TokenizerRule { kinds: &[TokenizerKind::SentencePiece, TokenizerKind::Bpe], ..BPE };
 const PIECES: TokenizerRule = TokenizerRule { kinds: &[TokenizerKind::SentencePiece], ..BPE };
@@ -213,7 +220,7 @@ pub(super) static RECIPES: &[Recipe] = &[
         keys: &[fixed("attention.layer_norm_rms_epsilon", ValueRule::FixedNumber(1e-5))],
         tokenizer: BPE,
     },
-    Recipe { model_types: &["olmo2"], base: Base::All, keys: WINDOWS_OF_OLMO, tokenizer: BPE },
+    Recipe { model_types: &["olmo2", "olmo3"], base: Base::All, keys: WINDOWS_OF_OLMO, tokenizer: BPE },
     Recipe {
         model_types: &["exaone4"],
         base: Base::All,
@@ -342,6 +349,115 @@ pub(super) static RECIPES: &[Recipe] = &[
         tokenizer: OF_GLM_MOE,
     },
     Recipe { model_types: &["deepseek_v2", "deepseek_v3"], base: Base::All, keys: DEEPSEEK2, tokenizer: BPE_OR_PIECES },
+    Recipe { model_types: &["glm4_moe_lite"], base: Base::All, keys: DEEPSEEK2, tokenizer: OF_GLM_MOE },
+    Recipe { model_types: &["deepseek_v32"], base: Base::With(DEEPSEEK2), keys: INDEXER, tokenizer: BPE },
+    Recipe {
+        model_types: &["glm_moe_dsa"],
+        base: Base::With(DEEPSEEK2),
+        keys: &[
+            computed("rope.dimension_count", |config| {
+                counted(config.rotated(config.need("qk_rope_head_dim")?, Some(1.0))? as u32)
+            }),
+            INDEXER[0],
+            INDEXER[1],
+            INDEXER[2],
+            computed("attention.indexer.types", |config| {
+                let types = config.layers("indexer_types")?;
+                Ok(types.map(|types| KeyValue::Flags(types.iter().map(|kind| kind.as_str() == Some("full")).collect())))
+            }),
+        ],
+        tokenizer: OF_GLM_MOE,
+    },
+    Recipe {
+        model_types: &["hunyuan_v1_dense"],
+        base: Base::Without(&["expert_count"]),
+        keys: &[
+            computed("rope.freq_base", hunyuan_base),
+            computed("rope.scaling.type", |config| {
+                Ok(hunyuan_base(config)?.is_some().then(|| KeyValue::Text("none".to_owned())))
+            }),
+            computed("rope.scaling.factor", |config| {
+                Ok(hunyuan_base(config)?.is_some().then_some(KeyValue::Number(1.0)))
+            }),
+            computed("rope.scaling.original_context_length", hunyuan_context),
+            computed("context_length", hunyuan_context),
+        ],
+        tokenizer: TokenizerRule {
+            keys: &[count_if("eos_token_id", &["eod_token_id"])],
+            has_ends_of_turns: true,
+            ..BPE
+        },
+    },
+    Recipe {
+        model_types: &["minimax_m2"],
+        base: Base::All,
+        keys: &[
+            count("expert_feed_forward_length", &["intermediate_size"]),
+            count("rope.dimension_count", &["rotary_dim"]),
+        ],
+        tokenizer: BPE,
+    },
+    Recipe {
+        model_types: &["mimo_v2_flash"],
+        base: Base::All,
+        keys: &[
+            computed("attention.head_count_kv", |config| {
+                let heads = [config.need("num_key_value_heads")?, config.need("swa_num_key_value_heads")?];
+                let kinds = config.layers("hybrid_layer_pattern")?.ok_or_else(|| lacks("hybrid_layer_pattern"))?;
+                let heads = |kind: &Value| heads[usize::from(kind.as_u64() == Some(1))] as i32;
+                Ok(Some(KeyValue::Counts(kinds.iter().map(heads).collect())))
+            }),
+            WINDOW,
+            computed(PATTERN, |config| {
+                let kinds = config.layers("hybrid_layer_pattern")?.unwrap_or_default();
+                Ok(Some(KeyValue::Counts(kinds.iter().map(|kind| i32::from(kind.as_u64() == Some(1))).collect())))
+            }),
+            count("attention.value_length", &["v_head_dim"]),
+            count("expert_count", &["n_routed_experts"]),
+            EXPERT_WIDTH,
+            computed("rope.dimension_count", |config| counted(config.rotated(config.need("head_dim")?, None)? as u32)),
+            computed("attention.layer_norm_rms_epsilon", |config| {
+                Ok(Some(KeyValue::Number(config.number(&["layernorm_epsilon"])?.unwrap_or(1e-5) as f32)))
+            }),
+            number_if("attention.value_scale", &["attention_value_scale"]),
+        ],
+        tokenizer: BPE,
+    },
+    Recipe {
+        model_types: &["gemma4_text"],
+        base: Base::With(GEMMA3),
+        keys: GEMMA4,
+        tokenizer: TokenizerRule {
+            kinds: &[TokenizerKind::Gemma4],
+            keys: &[NO_SPACE, fixed("add_bos_token", ValueRule::FixedFlag(true))],
+            ..BPE
+        },
+    },
+    Recipe {
+        model_types: &["lfm2"],
+        base: Base::All,
+        keys: &[
+            computed("attention.head_count_kv", heads_of_lfm2),
+            VOCABULARY,
+            count("shortconv.l_cache", &["conv_L_cache"]),
+            number("attention.layer_norm_rms_epsilon", &["norm_eps"]),
+            computed("feed_forward_length", width_of_lfm2),
+        ],
+        tokenizer: BPE,
+    },
+    Recipe {
+        model_types: &["lfm2_moe"],
+        base: Base::All,
+        keys: &[
+            computed("attention.head_count_kv", heads_of_lfm2),
+            EXPERT_WIDTH,
+            count("leading_dense_block_count", &["num_dense_layers"]),
+            fixed("expert_gating_func", ValueRule::FixedCount(2)),
+            VOCABULARY,
+            count("shortconv.l_cache", &["conv_L_cache"]),
+        ],
+        tokenizer: BPE,
+    },
     Recipe {
         model_types: &["gpt_oss"],
         base: Base::All,
@@ -414,6 +530,43 @@ const GEMMA3: &[KeyRow] = &[
         if is_full { Ok(None) } else { counted(config.need("sliding_window")?) }
     }),
     count_or("attention.head_count_kv", &["num_key_value_heads"], 4),
+];
+const INDEXER: &[KeyRow; 3] = &[
+    count("attention.indexer.head_count", &["index_n_heads"]),
+    count("attention.indexer.key_length", &["index_head_dim"]),
+    count("attention.indexer.top_k", &["index_topk"]),
+];
+const EXPERT_WIDTH: KeyRow = count("expert_feed_forward_length", &["moe_intermediate_size"]);
+/// Layers with full attention have heads of another size.
+const GEMMA4: &[KeyRow] = &[
+    count("attention.shared_kv_layers", &["num_kv_shared_layers"]),
+    count_or("embedding_length_per_layer_input", &["hidden_size_per_layer_input"], 0),
+    computed(PATTERN, |config| match sliding_layers(config)? {
+        Some(layers) => Ok(Some(layers)),
+        None => Err(lacks("layer_types")),
+    }),
+    count("attention.key_length", &["global_head_dim"]),
+    count("attention.value_length", &["global_head_dim"]),
+    count("attention.key_length_swa", &["head_dim"]),
+    count("attention.value_length_swa", &["head_dim"]),
+    count_if("expert_feed_forward_length", &["expert_intermediate_size", "moe_intermediate_size"]),
+    computed("feed_forward_length", |config| {
+        if config.flag("use_double_wide_mlp") != Some(true) {
+            return Ok(None);
+        }
+        let (width, shared) = (config.need("intermediate_size")? as i32, config.need("num_kv_shared_layers")? as usize);
+        let layers = layer_count(config)?;
+        let width = |layer: usize| if layer + shared < layers { width } else { width.saturating_mul(2) };
+        Ok(Some(KeyValue::Counts((0..layers).map(width).collect())))
+    }),
+    computed("attention.head_count_kv", |config| {
+        let Some(heads) = config.count(&["num_global_key_value_heads"])? else { return Ok(None) };
+        let (own, types) = (config.need("num_key_value_heads")?, config.layers("layer_types")?.unwrap_or_default());
+        let heads = |kind: &Value| if kind.as_str() == Some("sliding_attention") { own } else { heads } as i32;
+        Ok(Some(KeyValue::Counts(types.iter().map(heads).collect())))
+    }),
+    count("rope.dimension_count", &["global_head_dim"]),
+    computed("rope.dimension_count_swa", |config| counted(config.rotated(config.need("head_dim")?, Some(1.0))? as u32)),
 ];
 const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { ..PIECES };
 
@@ -502,6 +655,43 @@ fn attention_factor(config: &Config) -> Result<Option<KeyValue>> {
 fn nemotron_factor(config: &Config) -> Result<Option<f64>> {
     let own = config.number(&["factor"])?.filter(|factor| *factor != 0.0);
     Ok(own.or(config.shared_rope("factor").and_then(Value::as_f64)))
+}
+
+/// The base of the angles of Hunyuan, which the config gives by a factor; `None` if it does not.
+fn hunyuan_base(config: &Config) -> Result<Option<KeyValue>> {
+    if !["dynamic", "xdrope"].contains(&config.rope_type()) {
+        return Ok(None);
+    }
+    let (theta, size) = (config.rope_number("rope_theta")?.unwrap_or(1e4), f64::from(config.need("head_dim")?));
+    let factor = config.rope_number("alpha")?.unwrap_or(50.0);
+    Ok(Some(KeyValue::Number((theta * factor.powf(size / (size - 2.0))) as f32)))
+}
+
+fn hunyuan_context(config: &Config) -> Result<Option<KeyValue>> {
+    Ok((config.rope_type() == "dynamic").then_some(KeyValue::Count(262_144)))
+}
+
+/// The key heads of each layer of LFM2; a convolution has none.
+fn heads_of_lfm2(config: &Config) -> Result<Option<KeyValue>> {
+    let heads = config.need("num_key_value_heads")? as i32;
+    let types = config.layers("layer_types")?.ok_or_else(|| lacks("layer_types"))?;
+    let heads = |kind: &Value| if kind.as_str() == Some("conv") { 0 } else { heads };
+    Ok(Some(KeyValue::Counts(types.iter().map(heads).collect())))
+}
+
+/// The width of the MLPs of LFM2, which the class adjusts.
+fn width_of_lfm2(config: &Config) -> Result<Option<KeyValue>> {
+    let mut width =
+        u64::from(config.count(&["block_ff_dim", "intermediate_size"])?.ok_or_else(|| lacks("block_ff_dim"))?);
+    if config.flag("block_auto_adjust_ff_dim") == Some(true) {
+        width = (2 * width) / 3;
+        if let Some(factor) = config.number(&["block_ffn_dim_multiplier"])? {
+            width = (factor * width as f64) as u64;
+        }
+        let multiple = u64::from(config.need("block_multiple_of")?.max(1));
+        width = width.checked_next_multiple_of(multiple).ok_or_else(|| lacks("block_multiple_of"))?;
+    }
+    counted(u32::try_from(width).map_err(|_| lacks("block_ff_dim"))?)
 }
 
 /// Models with the tokenizer of `StarCoder` have no token at the start.

@@ -147,6 +147,14 @@ pub(super) fn add(
             keys.set(&format!("tokenizer.ggml.{}", row.key), value);
         }
     }
+    if rule.has_ends_of_turns {
+        let settings: Option<serde_json::Value> = json_file(folder, "generation_config.json")?;
+        let ends = settings.as_ref().and_then(|settings| settings.get("eos_token_id")?.as_array());
+        let first = ends.filter(|ends| ends.len() > 1).and_then(|ends| u32::try_from(ends[0].as_u64()?).ok());
+        if let Some(number) = first {
+            keys.set("tokenizer.ggml.eot_token_id", KeyValue::Count(number));
+        }
+    }
     facts.has_template = writer.files.template.is_some();
     Ok(facts)
 }
