@@ -667,6 +667,7 @@ fn hunyuan_base(config: &Config) -> Result<Option<KeyValue>> {
     Ok(Some(KeyValue::Number((theta * factor.powf(size / (size - 2.0))) as f32)))
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "it is the result of rules, which can fail")]
 fn hunyuan_context(config: &Config) -> Result<Option<KeyValue>> {
     Ok((config.rope_type() == "dynamic").then_some(KeyValue::Count(262_144)))
 }
