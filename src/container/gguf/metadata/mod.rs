@@ -21,7 +21,9 @@ use keys::{KeyValue, Keys};
 use recipes::{Base, Recipe};
 use serde_json::Value;
 use std::path::Path;
-pub(crate) use tokenizer::{TOKENIZERS, TokenizerFacts};
+#[cfg(feature = "cli")]
+pub(crate) use tokenizer::TOKENIZERS;
+pub(crate) use tokenizer::TokenizerFacts;
 
 /// Ends of the names of classes that generate text. Other classes have other outputs, or none.
 const GENERATORS: [&str; 2] = ["ForCausalLM", "ForConditionalGeneration"];

@@ -26,6 +26,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// The files that can have the tokens of a model.
+#[cfg(feature = "cli")]
 pub(crate) const TOKENIZERS: [&str; 2] = [TOKENIZER, MODEL];
 /// llama.cpp's numbers of the types of tokens.
 const NORMAL: i32 = 1;
