@@ -363,6 +363,8 @@ pub enum Kind {
     },
     /// A model has no form in GGUF that tcast can write, but llama.cpp may have one.
     NotInGguf,
+    /// llama.cpp does not know the pre-tokenizer of a tokenizer. Its description in the file is that of this one.
+    UnknownPreTokenizer(Option<Box<str>>),
     /// A scheme needs an importance matrix.
     NoImportance,
     /// The output would be a GGUF file, and the operation writes none.

@@ -175,8 +175,8 @@ const EXAMPLES: &str = "Examples:
       the same codes and scales in the layout of another engine
   tcast quantize model.onnx --scheme int8 -o small.onnx
       an ONNX model, for ONNX Runtime and other engines of such models
-  tcast quantize tiny-llama --scheme q8_0 --metadata-from tiny.gguf
-      a GGUF for llama.cpp, with the tokenizer and metadata of another one
+  tcast quantize tiny-llama --scheme q8_0
+      a GGUF for llama.cpp, with the tokenizer and metadata of the folder
   tcast quantize tiny.gguf --scheme q5_1 -o small.gguf
       a GGUF with another type; diffusion models in safetensors work too
   tcast quantize llama --compare nvfp4,mxfp4,int4,fp8

@@ -3,7 +3,9 @@
 use super::typed::{TypedLine, Words};
 use crate::cli::Command;
 use crate::container::checkpoint::CONFIG;
+use crate::container::gguf::metadata::TOKENIZERS;
 use crate::dtype::Dtype;
+use crate::io::open::is_missing;
 use crate::io::output::directory_of;
 use crate::options::QuantizeOptions;
 use crate::quant::{GGUF, SCHEMES, Scheme};
@@ -59,7 +61,7 @@ pub(super) fn lacks_metadata(command: &Command) -> bool {
         }
         _ => return false,
     };
-    is_gguf && options.first_given().is_none() && model.is_some_and(|model| is_language_model(model))
+    is_gguf && options.first_given().is_none() && model.is_some_and(|model| needs_metadata(model))
 }
 
 /// Returns the cast for a scheme that is a type of values, unless the line is about GGUF files, which have these.
@@ -76,7 +78,7 @@ pub(super) fn as_cast(command: &Command, typed: &TypedLine) -> Option<Words> {
 
 /// Returns the flag for the metadata that a language model needs, after a space; nothing for other models.
 fn metadata_of(input: &Path) -> &'static str {
-    if is_language_model(input) { " --metadata-from MODEL.gguf" } else { "" }
+    if needs_metadata(input) { " --metadata-from MODEL.gguf" } else { "" }
 }
 
 /// Returns the command that decodes the weights of a model into a GGUF file.
@@ -87,6 +89,12 @@ pub(super) fn decoding(model: &Path, to: Option<Dtype>, output: &Path) -> String
         _ => "bf16",
     };
     format!("tcast quantize {} --scheme {scheme}{} -o {}", quoted(model), metadata_of(model), quoted(output))
+}
+
+/// True for a language model without a tokenizer, from which its metadata could be made.
+fn needs_metadata(input: &Path) -> bool {
+    let folder = if input.is_dir() { input } else { directory_of(input) };
+    is_language_model(input) && TOKENIZERS.iter().all(|name| is_missing(&folder.join(name)))
 }
 
 /// True for a folder or a file with the config of a language model.

@@ -2,6 +2,8 @@
 
 use super::engine_notes::engine_notes;
 use super::messages::{note, print_error, print_message, print_remedy, warn};
+use crate::container::gguf::metadata::TokenizerFacts;
+use crate::container::gguf::names::OtherPart;
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{self, Kept, Start};
 use crate::operator::Operator;
@@ -121,6 +123,9 @@ fn show_lora(shown: &LoraNote) {
 
 fn show_gguf(shown: &GgufNote) {
     match shown {
+        GgufNote::Made { architecture, layers, tokenizer } => {
+            note(&format!("metadata of the folder: {}", metadata(architecture, *layers, tokenizer)));
+        }
         GgufNote::Architecture(name) => {
             note(&format!("the tensors are those of {name}, which becomes general.architecture"));
         }
@@ -143,9 +148,19 @@ fn show_gguf(shown: &GgufNote) {
             let (parts, are, donor) = (counted(*missing as u64, "part"), is(*missing as u64), path_text(donor));
             note(&format!("{parts} of {donor} {are} missing, so its tensors are not all known"));
         }
-        GgufNote::TensorsLeftOut(names) => {
+        GgufNote::TensorsLeftOut { part, names } => {
             let (count, are) = (counted(names.len() as u64, "tensor"), is(names.len() as u64));
-            note(&format!("{count} {are} left out: {}", grouped(names.iter().map(String::as_str))));
+            let names = grouped(names.iter().map(String::as_str));
+            note(&match part {
+                None => format!("{count} {are} left out: {names}"),
+                Some(OtherPart::Tower) => format!(
+                    "{count} of the tower for images or sound {are} left out: llama.cpp wants them in another file, which \
+                     convert_hf_to_gguf.py --mmproj makes: {names}"
+                ),
+                Some(OtherPart::Prediction) => {
+                    format!("{count} of layers that predict several tokens {are} left out: {names}")
+                }
+            });
         }
         GgufNote::KeysLeftOut(names) => {
             /// Maximum number of names; files have a few.
@@ -169,6 +184,14 @@ fn show_gguf(shown: &GgufNote) {
             ));
         }
     }
+}
+
+/// Describes the metadata that is made from the folder of a language model.
+pub(super) fn metadata(architecture: &str, layers: u64, tokenizer: &TokenizerFacts) -> String {
+    let TokenizerFacts { kind, tokens, pre_tokenizer, has_template } = tokenizer;
+    let pre = pre_tokenizer.as_ref().map(|pre| format!(", pre-tokenizer {}", pre.name)).unwrap_or_default();
+    let template = if *has_template { ", chat template" } else { "" };
+    format!("{architecture}, {}, {tokens} tokens ({kind}{pre}){template}", counted(layers, "layer"))
 }
 
 fn show_use(shown: &UseNote) {

@@ -131,6 +131,7 @@ pub fn remedy(error: &Error) -> Option<String> {
                          --architecture names its kind"
                 .to_owned()
         }
+        Kind::UnknownPreTokenizer(similar) => naming_pre_tokenizer(similar.as_deref()),
         Kind::NotInGguf => {
             "make a GGUF with llama.cpp's convert_hf_to_gguf.py, and quantize it: tcast quantize MODEL.gguf --scheme q8_0"
                 .to_owned()
@@ -294,6 +295,15 @@ fn without_codes(globs: &[String]) -> String {
         [] => force.replace("their codes", "the codes of quantized weights"),
         globs => format!("leave the quantized weights as they are with {}, or {force}", excluding(globs)),
     }
+}
+
+/// Returns the remedy for a pre-tokenizer that is not known, whose description may be that of a known one.
+fn naming_pre_tokenizer(similar: Option<&str>) -> String {
+    let name = match similar {
+        Some(name) => format!("its pre_tokenizer section is that of {name}: add --pre-tokenizer {name}"),
+        None => "name one that divides texts alike with --pre-tokenizer NAME".to_owned(),
+    };
+    format!("{name}, or add --metadata-from MODEL.gguf, which is any GGUF of the same model")
 }
 
 /// Returns the flags that exclude the matches of some patterns, if they are short enough to paste.

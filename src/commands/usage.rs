@@ -110,7 +110,7 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
                     "add --layout LAYOUT to keep its values in another layout, or --scheme to quantize it again";
                 return of("the model is quantized already: --layout or --scheme is missing", remedy, Some(schemes));
             }
-            let of_gguf = ["--metadata-from", "--architecture", "--imatrix"];
+            let of_gguf = ["--metadata-from", "--architecture", "--pre-tokenizer", "--imatrix"];
             let is_of_gguf =
                 |word: &OsString| word.to_str().is_some_and(|word| of_gguf.iter().any(|flag| word.starts_with(flag)));
             if arguments.iter().any(is_of_gguf) {

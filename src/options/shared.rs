@@ -157,7 +157,7 @@ impl NamingOptions {
 pub struct GgufOptions {
     /// GGUF outputs: another GGUF of the same language model, whose metadata and tokenizer the output gets
     ///
-    /// Any type of the model will do. A GGUF as the input has metadata itself, and a diffusion model needs none.
+    /// Without it, they are made from the folder. Any type of the model will do.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GGUF", hide_short_help = true))]
     pub metadata_from: Option<PathBuf>,
@@ -166,12 +166,21 @@ pub struct GgufOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", hide_short_help = true))]
     pub architecture: Option<String>,
+
+    /// GGUF outputs: llama.cpp's name of the pre-tokenizer of a language model, if its tokenizer is not known: qwen2
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", hide_short_help = true))]
+    pub pre_tokenizer: Option<String>,
 }
 
 impl GgufOptions {
     /// Returns the name of the first option that is given, in `snake_case`.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
-        let options = [(self.metadata_from.is_some(), "metadata_from"), (self.architecture.is_some(), "architecture")];
+        let options = [
+            (self.metadata_from.is_some(), "metadata_from"),
+            (self.architecture.is_some(), "architecture"),
+            (self.pre_tokenizer.is_some(), "pre_tokenizer"),
+        ];
         options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
     }
 }

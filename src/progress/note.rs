@@ -2,6 +2,8 @@
 
 use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
+use crate::container::gguf::metadata::TokenizerFacts;
+use crate::container::gguf::names::OtherPart;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
@@ -87,6 +89,8 @@ pub(crate) enum OnnxNote {
 /// A note about a new GGUF file.
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum GgufNote {
+    /// The metadata of a language model is made from its folder.
+    Made { architecture: &'static str, layers: u64, tokenizer: TokenizerFacts },
     /// The architecture of a diffusion model, recognized by its tensors.
     Architecture(&'static str),
     /// Tensors lose this prefix.
@@ -99,8 +103,8 @@ pub(crate) enum GgufNote {
     DonorTensorsLeftOut(PathBuf, Vec<String>),
     /// Number of missing parts of the donor of the metadata.
     DonorPartsMissing(PathBuf, usize),
-    /// Tensors of the input that a GGUF file does not have.
-    TensorsLeftOut(Vec<String>),
+    /// Tensors of the input that a GGUF file does not have, and the part of the model that they are.
+    TensorsLeftOut { part: Option<OtherPart>, names: Vec<String> },
     /// Metadata keys of the input that a GGUF file does not have.
     KeysLeftOut(Vec<String>),
     /// Weights whose rows are not whole blocks of the wanted type, and that are stored in another one.

@@ -73,7 +73,7 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
     bench.run("quantize base --scheme q8_0").expect(
         1,
         "",
-        "tcast: error: base: a GGUF of this language model (type 'llama') needs metadata that the folder does not contain
+        "tcast: error: base: has no tokenizer.json and no tokenizer.model
   add --metadata-from MODEL.gguf, which is any GGUF of the same model
 ",
     );

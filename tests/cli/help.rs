@@ -109,7 +109,7 @@ fn no_option_is_under_the_heading_of_others() {
     let headings = [
         ("bitcast", "Printing elements", &["hex", "bits", "tensor", "range"][..]),
         ("bitcast", "GGUF models", &["names", "config"]),
-        ("quantize", "GGUF models", &["metadata-from", "architecture", "imatrix", "names", "config"]),
+        ("quantize", "GGUF models", &["metadata-from", "architecture", "pre-tokenizer", "imatrix", "names", "config"]),
         ("dequantize", "GGUF models", &["names", "config"]),
         ("promote", "The common type", &["unsafe", "pytorch-scalar", "u64-target", "saturate"]),
         ("promote", "Which tensors", &["root", "tensor"]),

@@ -28,6 +28,7 @@ mod gguf_out_casts;
 mod gguf_out_choices;
 mod gguf_out_diffusion;
 mod gguf_out_donors;
+mod gguf_out_folders;
 mod gguf_out_models;
 mod gguf_out_recover;
 mod help;

@@ -22,6 +22,15 @@ pub(crate) fn first_number(value: &[u8]) -> Option<u64> {
     matches!(kind, 4 | 5).then_some(number.into())
 }
 
+/// Returns a value that is uint32 or int32, or the first element of a list of them.
+pub(crate) fn number_or_first(value: &[u8]) -> Option<u64> {
+    let (kind, rest) = value.split_first_chunk()?;
+    match u32::from_le_bytes(*kind) {
+        4 | 5 => Some(u32::from_le_bytes(*rest.first_chunk()?).into()),
+        _ => first_number(value),
+    }
+}
+
 /// Returns the first element of a list of texts.
 pub(crate) fn first_text(value: &[u8]) -> Option<&str> {
     let (kind, _, elements) = parts(value)?;
@@ -46,5 +55,7 @@ mod tests {
             assert_eq!(first_text(&texts[..end]), None);
         }
         assert_eq!(list_length(&GgufKey::uint32("count", 3).value), None);
+        assert_eq!(number_or_first(&GgufKey::uint32("count", 3).value), Some(3));
+        assert_eq!((number_or_first(&numbers), number_or_first(&texts)), (Some(7), None));
     }
 }

@@ -6,13 +6,14 @@
 
 mod header;
 mod lists;
+pub(crate) mod metadata;
 pub(crate) mod names;
 pub(crate) mod sizes;
 mod split;
 mod typed;
 mod write;
 
-pub(crate) use lists::{first_number, first_text, list_length};
+pub(crate) use lists::{first_number, first_text, list_length, number_or_first};
 pub(crate) use split::{MAX_PARTS, NUMBER, SPLIT, first_part, keys_of_part, model_of_part, part_names, part_paths};
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
 pub(crate) use typed::{is_kind, value_of_text};

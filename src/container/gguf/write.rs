@@ -2,7 +2,7 @@
 
 use super::super::names::NameHashes;
 use super::super::{FileLayout, Form, NewTensor, NewTensors, Placement};
-use super::header::MAX_RANK;
+use super::header::{LIST, MAX_RANK};
 use super::split::NUMBER;
 use super::{ARCHITECTURE, Gguf, MAGIC};
 use crate::blocks::BlockFormat;
@@ -44,16 +44,55 @@ impl GgufKey {
         Self::new(name, 5, &value.to_le_bytes())
     }
 
+    pub(crate) fn float32(name: &str, value: f32) -> Self {
+        Self::new(name, 6, &value.to_le_bytes())
+    }
+
+    pub(crate) fn boolean(name: &str, value: bool) -> Self {
+        Self::new(name, 7, &[value.into()])
+    }
+
     pub(crate) fn text(name: &str, value: &str) -> Self {
         Self::new(name, 8, &[&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat())
     }
 
     /// Returns a key whose value is a list of int32.
     pub(crate) fn int32s(name: &str, values: &[i32]) -> Self {
-        let list = 5_u32.to_le_bytes().into_iter().chain((values.len() as u64).to_le_bytes());
-        let value: Vec<u8> = list.chain(values.iter().flat_map(|value| value.to_le_bytes())).collect();
-        Self::new(name, 9, &value)
+        Self::list(name, KeyList::Int32s(values))
     }
+
+    /// Returns a key whose value is a list.
+    pub(crate) fn list(name: &str, list: KeyList) -> Self {
+        let (kind, count) = match list {
+            KeyList::Int32s(values) => (5_u32, values.len()),
+            KeyList::Float32s(values) => (6, values.len()),
+            KeyList::Flags(values) => (7, values.len()),
+            KeyList::Texts(values) => (8, values.len()),
+        };
+        let mut value = [&kind.to_le_bytes()[..], &(count as u64).to_le_bytes()].concat();
+        match list {
+            KeyList::Int32s(values) => value.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            KeyList::Float32s(values) => value.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            KeyList::Flags(values) => value.extend(values.iter().map(|value| u8::from(*value))),
+            KeyList::Texts(values) => {
+                for text in values {
+                    value.extend((text.len() as u64).to_le_bytes());
+                    value.extend(text);
+                }
+            }
+        }
+        Self::new(name, LIST, &value)
+    }
+}
+
+/// A list for a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyList<'a> {
+    Int32s(&'a [i32]),
+    Float32s(&'a [f32]),
+    Flags(&'a [bool]),
+    /// Texts need not be UTF-8.
+    Texts(&'a [Vec<u8>]),
 }
 
 /// A vector of float32 that is computed for a file.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(in super::super) enum Value {
     Varint(u64),
     /// The range of 4 or 8 bytes.
     Fixed(Range<usize>),
@@ -38,14 +38,14 @@ pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
 
 /// The fields of a message in order, up to an error.
 #[derive(Clone, Debug)]
-pub(super) struct MessageFields<'a> {
+pub(in super::super) struct MessageFields<'a> {
     end: usize,
     rest: &'a [u8],
 }
 
 impl<'a> MessageFields<'a> {
     /// The fields of the complete message in `range`.
-    pub(super) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
+    pub(in super::super) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
         Self { end: range.end, rest: &bytes[range] }
     }
 

@@ -111,19 +111,8 @@ impl<'a> KeySource<'a> {
 
     /// Returns the facts about a language model that its types depend on.
     pub(super) fn facts<'m>(&self, architecture: &'m str) -> LanguageModel<'m> {
-        let number = |key: &str| {
-            let key = format!("{architecture}.{key}");
-            // A list has a number for each layer, and the first number counts.
-            self.number(&key).or_else(|| first_number(self.bytes(&key)?))
-        };
-        let heads = number("attention.head_count").unwrap_or_default();
-        LanguageModel {
-            architecture,
-            layers: number("block_count").unwrap_or_default(),
-            experts: number("expert_count").unwrap_or_default(),
-            heads,
-            key_heads: number("attention.head_count_kv").unwrap_or(heads),
-        }
+        // A list has a number for each layer, and the first number counts.
+        facts_of(architecture, &|key| self.number(key).or_else(|| first_number(self.bytes(key)?)))
     }
 
     /// Returns the names of the tensors whose shapes differ from the shapes in the table.
@@ -146,6 +135,19 @@ impl<'a> KeySource<'a> {
             Ok(GgufKey { name: name.clone(), value: file[range.clone()].to_vec() })
         };
         keys.map(key).collect()
+    }
+}
+
+/// Returns the facts about a language model that its types depend on, from the numbers of its keys.
+pub(super) fn facts_of<'m>(architecture: &'m str, number: &dyn Fn(&str) -> Option<u64>) -> LanguageModel<'m> {
+    let number = |key: &str| number(&format!("{architecture}.{key}"));
+    let heads = number("attention.head_count").unwrap_or_default();
+    LanguageModel {
+        architecture,
+        layers: number("block_count").unwrap_or_default(),
+        experts: number("expert_count").unwrap_or_default(),
+        heads,
+        key_heads: number("attention.head_count_kv").unwrap_or(heads),
     }
 }
 

@@ -1,14 +1,16 @@
 //! Contents of the input that a new file lacks.
 
 use crate::container::GgufKey;
+use crate::container::gguf::metadata::Config;
+use crate::container::gguf::names::{OtherPart, other_part};
 use crate::progress::GgufNote;
 use crate::quant::{CheckpointInfo, Role};
 use crate::read::Model;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Describes the stored tensors that are left out: those that are not `used`, and whose values are not part of a weight.
 /// Adds scales of activations to `scales`.
-pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>) -> Option<GgufNote> {
+pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>) -> Vec<GgufNote> {
     let found = &input.found;
     let parts = found.weights.iter().flat_map(|weight| weight.parts.iter().copied());
     let (activations, values): (Vec<_>, Vec<_>) = parts.partition(|(role, _)| *role == Role::Activation);
@@ -18,8 +20,14 @@ pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>)
     let name = |at: &usize| input.tensors[*at].name;
     scales.extend(unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()));
     let is_lost = |at: &&usize| !of_activations.contains(at) && !expected.contains(at);
-    let lost: Vec<String> = unused.iter().filter(is_lost).map(|at| name(at).to_owned()).collect();
-    (!lost.is_empty()).then_some(GgufNote::TensorsLeftOut(lost))
+    let config = input.config().ok().flatten().and_then(Config::of);
+    let number = |key: &str| config.as_ref()?.known_number(key);
+    let mut lost: BTreeMap<Option<OtherPart>, Vec<String>> = BTreeMap::new();
+    for name in unused.iter().filter(is_lost).map(name) {
+        let part = config.as_ref().and_then(|_| other_part(name, &number));
+        lost.entry(part).or_default().push(name.to_owned());
+    }
+    lost.into_iter().map(|(part, names)| GgufNote::TensorsLeftOut { part, names }).collect()
 }
 
 /// Describes the metadata of the input that has no key in the new file; `None` if nothing is lost. The mark of a format and

@@ -232,6 +232,9 @@ impl<'a> GgufPlanner<'_, 'a> {
             None => vec![None; tensors.len()],
         };
         self.check_patterns()?;
+        // Plain types are for the tensors with which llama.cpp does not compute in float32.
+        let is_plain = self.task.scheme.is_some_and(|scheme| scheme.format.dtype.is_some());
+        let is_plain = is_plain && matches!(rules, model::TypeRules::Language(_));
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
             let old = tensor.source_name(self.input);
@@ -257,6 +260,10 @@ impl<'a> GgufPlanner<'_, 'a> {
                 _ if self.task.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
                 Some(Some(scheme)) => typed(rules.fit(scheme.format, tensor.shape.last().copied().unwrap_or(1))),
+                None if is_plain && tensor.unquantized.is_some() => kept(match choice {
+                    Some(TypeChoice::Kept(rule)) => reason_of(rule, &tensor.name),
+                    _ => KeptReason::Library,
+                }),
                 None => choice.map_or_else(|| kept(KeptReason::Already), typed),
             });
         }

@@ -1,14 +1,17 @@
 //! The tensors of a new GGUF file, and the tensors of the input that they are made of.
 //!
-//! The input is a GGUF, whose tensors keep their names; a language model with the names of Hugging Face and the keys of
-//! another GGUF; or a diffusion model, which keeps its names without their prefix.
+//! The input is a GGUF, whose tensors keep their names; a language model with the names of Hugging Face, and the keys of
+//! another GGUF or those made from its folder; or a diffusion model, which keeps its names without their prefix.
 
 use super::super::gathered::GatheredRows;
 use super::architecture::named;
 use super::donor::Donor;
-use super::keys::KeySource;
+use super::keys::{KeySource, facts_of};
+use super::rope;
 use crate::blocks::BlockFormat;
-use crate::container::gguf::names::{GgufSource, MetadataValue, to_gguf};
+use crate::container::gguf::metadata::{Config, of_folder};
+use crate::container::gguf::names::{GgufSource, architecture_of, language_name, other_part, to_gguf};
+use crate::container::gguf::number_or_first;
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -19,9 +22,19 @@ use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
 use crate::read::{Model, ModelTensor};
-use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Architectures whose embeddings lose the rows of tokens that the tokenizer does not have.
+const CUT_TO_TOKENS: [&str; 2] = ["gemma3", "gemma4"];
+
+/// The source of the keys of a language model.
+enum Description<'d> {
+    Donor(&'d Donor),
+    /// The folder of the model, with the name of its pre-tokenizer if it is given.
+    Folder(Option<&'d str>),
+}
 
 /// The model that a new file describes.
 pub(super) struct GgufModel<'m> {
@@ -180,17 +193,38 @@ impl<'m> GgufModel<'m> {
             if options.metadata_from.is_some() {
                 return Err(Error::usage("is a GGUF file, which has metadata").without("metadata_from"));
             }
+            if options.pre_tokenizer.is_some() {
+                return Err(Error::usage("is a GGUF file, which has metadata").without("pre_tokenizer"));
+            }
             return Self::of_gguf(input, options);
         }
         if input.is_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
-        match &options.metadata_from {
-            Some(_) if options.architecture.is_some() => {
+        let config = input.config()?.and_then(Config::of);
+        let given = options.pre_tokenizer.as_deref();
+        match (&options.metadata_from, config) {
+            (Some(_), _) if options.architecture.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
             }
-            Some(donor) => Self::of_language_model(input, &Donor::open(donor)?),
-            None => Self::of_diffusion_model(input, options),
+            (Some(_), _) if given.is_some() => {
+                Err(Error::usage("the metadata of a GGUF names its pre-tokenizer").without("pre_tokenizer"))
+            }
+            (Some(donor), Some(config)) => {
+                Self::of_language_model(input, &config, &Description::Donor(&Donor::open(donor)?))
+            }
+            (Some(donor), None) => {
+                Donor::open(donor)?;
+                Err(Error::new("has no config.json that names the type of the model"))
+            }
+            (None, Some(config)) if options.architecture.is_none() && architecture_of(config.model_type()).is_ok() => {
+                Self::of_language_model(input, &config, &Description::Folder(given))
+            }
+            _ if given.is_some() => {
+                let error = Error::usage("is not a language model of a known type, which has a pre-tokenizer");
+                Err(error.without("pre_tokenizer"))
+            }
+            _ => Self::of_diffusion_model(input, options),
         }
     }
 
@@ -237,24 +271,34 @@ impl<'m> GgufModel<'m> {
         Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, notes: Vec::new() })
     }
 
-    /// A language model of Hugging Face, with the keys of another GGUF of it.
-    fn of_language_model(input: &'m Model, file: &Donor) -> Result<Self> {
-        let donor = file.source();
-        let config = input.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let Some(config) = config else {
-            return Err(Error::new("has no config.json, which names the kind of the model"));
+    /// A language model of Hugging Face, with the keys of another GGUF of it, or with those of its folder.
+    fn of_language_model(input: &'m Model, config: &Config, description: &Description) -> Result<Self> {
+        let number = |key: &str| match description {
+            Description::Donor(_) => config.stored_number(key),
+            Description::Folder(_) => config.known_number(key),
         };
-        let number = |key: &str| MetadataValue::of_config(&config, key);
-        let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
-            return Err(Error::new("has a config.json without a model_type"));
-        };
-        let old = tensors_of(input)?;
-        let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+        let mut old = tensors_of(input)?;
+        old.retain(|tensor| other_part(tensor.name, &number).is_none());
+        let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
+        let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
         let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
         let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
-        let (architecture, named) = to_gguf(model_type, &number, &named).map_err(refused)?;
-        donor.check_architecture(architecture)?;
-        donor.check_sizes(architecture, &number)?;
+        let (architecture, named) = to_gguf(config.model_type(), &number, &named).map_err(refused)?;
+        let made = match description {
+            Description::Donor(donor) => {
+                donor.source().check_architecture(architecture)?;
+                donor.source().check_sizes(architecture, &number)?;
+                None
+            }
+            Description::Folder(pre_tokenizer) => {
+                let shapes: Vec<(&str, &[u64])> = named.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+                Some(of_folder(input.source.config_folder(), config, &shapes, *pre_tokenizer)?)
+            }
+        };
+        let tokens = match (description, &made) {
+            (Description::Donor(donor), _) => donor.source().tokens(),
+            (_, made) => made.as_ref().map(|made| made.tokenizer.tokens),
+        };
         let (mut tensors, mut notes) = (Vec::with_capacity(named.len()), Vec::new());
         for tensor in named {
             let first = tensor.source.tensors()[0];
@@ -277,8 +321,9 @@ impl<'m> GgufModel<'m> {
                 }
             };
             // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
-            if let Some(tokens) = donor.tokens().filter(|tokens| *tokens > 0 && shape[0] > *tokens)
-                && (architecture, &*tensor.name) == ("gemma3", language::EMBEDDING)
+            if let Some(tokens) = tokens.filter(|tokens| *tokens > 0 && shape[0] > *tokens)
+                && CUT_TO_TOKENS.contains(&architecture)
+                && tensor.name == language::EMBEDDING
             {
                 notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: shape[0] - tokens, tokens });
                 shape[0] = tokens;
@@ -289,11 +334,38 @@ impl<'m> GgufModel<'m> {
             tensors.push(NewWeight { name: tensor.name, shape, origin, dtype, unquantized });
         }
         let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new: &NewWeight| (&*new.name, &*new.shape)).collect();
-        file.check_tensors(&shapes)?;
-        let computed = file.rope_tensors(&config, architecture, &mut notes)?;
-        notes.extend(file.left_out(&shapes, &computed));
-        let order = TensorOrder::ByName(language::place);
-        let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
-        Ok(Self { tensors, computed, keys, rules, order: Some(order), notes })
+        let order = Some(TensorOrder::ByName(language::place));
+        let (computed, keys, facts) = match (description, made) {
+            (Description::Donor(donor), _) => {
+                donor.check_tensors(&shapes)?;
+                let computed = donor.rope_tensors(&config.to_value(), architecture, &mut notes)?;
+                notes.extend(donor.left_out(&shapes, &computed));
+                (computed, donor.source().keys()?, donor.source().facts(architecture))
+            }
+            (Description::Folder(_), made) => {
+                let made = made.expect("keys are made for a model without a donor");
+                check_tokens(made.tokenizer.tokens, &shapes)?;
+                let computed = rope::computed(&config.to_value(), architecture)?;
+                let factors =
+                    |tensor: &ComputedTensor| GgufNote::Factors { name: tensor.name, donor: None, is_described: true };
+                notes.extend(computed.iter().map(factors));
+                let find = |key: &str| number_or_first(&made.keys.iter().find(|known| known.name == key)?.value);
+                let facts = facts_of(architecture, &find);
+                notes.insert(0, GgufNote::Made { architecture, layers: facts.layers, tokenizer: made.tokenizer });
+                (computed, made.keys, facts)
+            }
+        };
+        Ok(Self { tensors, computed, keys, rules: TypeRules::Language(facts), order, notes })
     }
+}
+
+/// Refuses a tokenizer with another number of tokens than the model has rows, which llama.cpp does not load.
+fn check_tokens(tokens: u64, shapes: &HashMap<&str, &[u64]>) -> Result<()> {
+    for name in language::OF_TOKENS {
+        if let Some(rows) = shapes.get(name).and_then(|shape| shape.first()).filter(|rows| **rows != tokens) {
+            let what = format!("has a tokenizer of {tokens} tokens, and {name} has {rows} rows");
+            return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+        }
+    }
+    Ok(())
 }

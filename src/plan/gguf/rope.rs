@@ -22,6 +22,10 @@ const LLAMA3: &[(&str, f64)] =
     &[("llama", 8.0), ("granite", 8.0), ("granitemoe", 8.0), ("smollm3", 8.0), ("exaone4", 16.0)];
 /// The architecture for which it stores the factors of LongRoPE.
 const PHI3: &str = "phi3";
+/// The architecture that rotates some of the dimensions of layers with full attention, and leaves the others as they are.
+const GEMMA4: &str = "gemma4";
+/// The factor of a frequency that is to be zero.
+const STILL: f32 = 1e30;
 /// Maximum number of dimensions of a head, of which models have a few hundred.
 const MAX_DIMENSIONS: u64 = 1 << 16;
 
@@ -34,6 +38,9 @@ pub(super) fn computed(config: &Value, architecture: &str) -> Result<Vec<Compute
     let kind = rope.kind();
     if architecture == PHI3 && rope.value("long_factor").is_some() {
         return rope.of_phi3();
+    }
+    if architecture == GEMMA4 {
+        return Ok(vec![rope.of_gemma4()?]);
     }
     match &*kind {
         "llama3" => match LLAMA3.iter().find(|(name, _)| *name == architecture) {
@@ -120,6 +127,18 @@ impl<'c> Rope<'c> {
         Ok(ComputedTensor { name: FACTORS, values })
     }
 
+    /// Returns the factors of layers with full attention.
+    fn of_gemma4(&self) -> Result<ComputedTensor> {
+        let dimensions = self.config.get("global_head_dim").and_then(Value::as_u64);
+        let dimensions = dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count));
+        let pairs = dimensions.ok_or_else(|| lacks("global_head_dim"))? as usize / 2;
+        let share = self.number("partial_rotary_factor", 0.0)?;
+        let rotated = (2.0 * pairs as f64 * share / 2.0) as usize;
+        let mut values = vec![1.0; rotated.min(pairs)];
+        values.resize(pairs, STILL);
+        Ok(ComputedTensor { name: FACTORS, values })
+    }
+
     /// Returns the factors of LongRoPE, which the config lists.
     fn of_phi3(&self) -> Result<Vec<ComputedTensor>> {
         let partial = self.number("partial_rotary_factor", 1.0)?;
@@ -164,6 +183,15 @@ mod tests {
         newer["rope_theta"] = json!(500_000.0);
         let newer = json!({"hidden_size": 64, "num_attention_heads": 4, "rope_parameters": newer});
         assert_eq!(values(&newer, "exaone4"), found);
+    }
+
+    #[test]
+    fn gemma_4_rotates_a_part_of_the_dimensions() {
+        let full = json!({"rope_type": "proportional", "partial_rotary_factor": 0.25});
+        let config =
+            json!({"global_head_dim": 16, "rope_parameters": {"full_attention": full, "sliding_attention": {}}});
+        assert_eq!(values(&config, "gemma4"), [[1.0, 1.0, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30]]);
+        assert!(computed(&json!({"rope_parameters": {"full_attention": {}}}), "gemma4").is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod complete;
 mod located;
+mod parts;
 mod shapes;
 mod table;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use crate::blocks::Assembly;
 use crate::error::{Error, Result};
 use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
 use located::Located;
+pub(crate) use parts::{OtherPart, language_name, other_part};
 use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
 pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
@@ -148,9 +150,12 @@ impl NameMapping<'_> {
         let assembly = located.assembly(self.model_type, |count| self.heads(index, located, count))?;
         let (shape, source) = match assembly {
             None => {
-                let is_row = matches!(located.row.values, RowValues::Row) && shape.len() == 1 && !located.is_scale();
-                let row = if is_row { &[1][..] } else { &[] };
-                ([row, shape].concat(), MappedSource::Stored { tensor: index, matrix: None })
+                let shape = match located.row.values {
+                    RowValues::Row if shape.len() == 1 && !located.is_scale() => [&[1], shape].concat(),
+                    RowValues::Channels if shape.len() == 2 => vec![shape[0], 1, shape[1]],
+                    _ => shape.to_vec(),
+                };
+                (shape, MappedSource::Stored { tensor: index, matrix: None })
             }
             Some(assembly) => {
                 let names = (0..located.row.stored.len()).map(|at| Located { at, ..*located }.stored());

@@ -65,6 +65,8 @@ pub(super) enum RowValues {
     Norm,
     /// A matrix of one row. GGUF files have it with two dimensions or with one, because ggml drops an outermost length of 1.
     Row,
+    /// The same, without a length of 1 in the middle: a convolution of each channel.
+    Channels,
     /// A matrix for each expert, stacked in GGUF.
     Experts,
     Assembled(Assembly),
@@ -127,7 +129,7 @@ impl NameRow {
 
     /// True if the row is a single tensor.
     pub(super) fn is_tensor(&self) -> bool {
-        self.stored[0].contains('.')
+        SUFFIXES.iter().any(|suffix| self.stored[0].ends_with(suffix))
     }
 }
 
@@ -146,6 +148,15 @@ const LAST_NORM: NameRow = NameRow::norm(&["output_norm"], "model.norm");
 const HEAD: NameRow = NameRow::matrix(&["output"], "lm_head").optional();
 const MODEL: &[NameRow] = &[EMBEDDING, LAST_NORM, HEAD];
 const MODEL_WITH_BIAS: &[NameRow] = &[EMBEDDING, LAST_NORM.with_bias(), HEAD];
+const LFM2_MODEL: &[NameRow] = &[EMBEDDING, NameRow::norm(&["token_embd_norm"], "model.embedding_norm"), HEAD];
+const GEMMA4_MODEL: &[NameRow] = &[
+    EMBEDDING,
+    LAST_NORM,
+    HEAD,
+    NameRow::matrix(&["per_layer_token_embd"], "model.embed_tokens_per_layer").optional(),
+    NameRow::matrix(&["per_layer_model_proj"], "model.per_layer_model_projection").optional(),
+    NameRow::norm(&["per_layer_proj_norm"], "model.per_layer_projection_norm").optional(),
+];
 const PHI_MODEL: &[NameRow] =
     &[EMBEDDING, NameRow::norm(&["output_norm"], "model.final_layernorm").with_bias(), HEAD.with_bias()];
 
@@ -221,6 +232,46 @@ const LATENT_KEYS_AND_VALUES: Alternatives = &[
     &[NameRow::matrix(&["attn_kv_b"], "self_attn.kv_b_proj")],
 ];
 
+/// Attention whose queries choose the tokens that count, in some layers.
+const INDEXER: Alternatives = &[
+    &[],
+    &[
+        NameRow::matrix(&["indexer.attn_q_b"], "self_attn.indexer.wq_b"),
+        NameRow::matrix(&["indexer.attn_k"], "self_attn.indexer.wk"),
+        NameRow::norm(&["indexer.k_norm"], "self_attn.indexer.k_norm").with_bias(),
+        NameRow::matrix(&["indexer.proj"], "self_attn.indexer.weights_proj"),
+    ],
+];
+const HUNYUAN_NORMS: Alternatives = &[&[
+    NameRow::norm(&["attn_q_norm"], "self_attn.query_layernorm"),
+    NameRow::norm(&["attn_k_norm"], "self_attn.key_layernorm"),
+]];
+/// Layers with a sliding window have sinks.
+const SINKS: Alternatives =
+    &[&[], &[NameRow::tensor(&["attn_sinks.weight"], "self_attn.attention_sink_bias", RowValues::Same)]];
+const GEMMA4_QUERIES: Alternatives = &[&[Q, O, Q_NORM]];
+/// Some layers have the keys and values of other ones, or no values of their own.
+const GEMMA4_KEYS: Alternatives = &[&[], &[K, K_NORM]];
+const GEMMA4_VALUES: Alternatives = &[&[], &[V]];
+/// Layers of LFM2 have attention or a convolution.
+const LFM2_LAYERS: Alternatives = &[
+    &[
+        NameRow::matrix(&["attn_q"], "self_attn.q_proj"),
+        NameRow::matrix(&["attn_k"], "self_attn.k_proj"),
+        NameRow::matrix(&["attn_v"], "self_attn.v_proj"),
+        NameRow::matrix(&["attn_output"], "self_attn.out_proj"),
+        NameRow::norm(&["attn_q_norm"], "self_attn.q_layernorm"),
+        NameRow::norm(&["attn_k_norm"], "self_attn.k_layernorm"),
+    ],
+    &[
+        NameRow::tensor(&["shortconv.conv.weight"], "conv.conv.weight", RowValues::Channels),
+        NameRow::linear(&["shortconv.in_proj"], "conv.in_proj"),
+        NameRow::linear(&["shortconv.out_proj"], "conv.out_proj"),
+    ],
+];
+const LFM2_NORMS: Alternatives =
+    &[&[NameRow::norm(&["attn_norm"], "operator_norm"), NameRow::norm(&["ffn_norm"], "ffn_norm")]];
+
 // MLPs.
 
 const DOWN: NameRow = NameRow::linear(&["ffn_down"], "mlp.down_proj");
@@ -269,6 +320,55 @@ const MIXTRAL_EXPERTS: Alternatives = &[&[
     NameRow::experts(&["ffn_down_exps"], "block_sparse_moe.experts.*.w2"),
     NameRow::experts(&["ffn_up_exps"], "block_sparse_moe.experts.*.w3"),
 ]];
+const MINIMAX_EXPERTS: Alternatives = &[&[
+    NameRow::matrix(&["ffn_gate_inp"], "block_sparse_moe.gate"),
+    NameRow::tensor(&["exp_probs_b.bias"], "block_sparse_moe.e_score_correction_bias", RowValues::Same),
+    NameRow::experts(&["ffn_gate_exps"], "block_sparse_moe.experts.*.w1"),
+    NameRow::experts(&["ffn_down_exps"], "block_sparse_moe.experts.*.w2"),
+    NameRow::experts(&["ffn_up_exps"], "block_sparse_moe.experts.*.w3"),
+]];
+const MIMO_MLP: Alternatives = &[&[ROUTER, CORRECTION, GATES, UPS, DOWNS], DENSE];
+const LFM2_DENSE: &[NameRow] = &[
+    NameRow::matrix(&["ffn_gate"], "feed_forward.w1"),
+    NameRow::matrix(&["ffn_down"], "feed_forward.w2"),
+    NameRow::matrix(&["ffn_up"], "feed_forward.w3"),
+];
+const LFM2_MLP: Alternatives = &[LFM2_DENSE];
+const LFM2_EXPERTS: Alternatives = &[
+    &[
+        NameRow::matrix(&["ffn_gate_inp"], "feed_forward.gate"),
+        NameRow::tensor(&["exp_probs_b.bias"], "feed_forward.expert_bias", RowValues::Same).optional(),
+        NameRow::experts(&["ffn_gate_exps"], "feed_forward.experts.*.w1"),
+        NameRow::experts(&["ffn_down_exps"], "feed_forward.experts.*.w2"),
+        NameRow::experts(&["ffn_up_exps"], "feed_forward.experts.*.w3"),
+    ],
+    LFM2_DENSE,
+];
+/// Embeddings of each layer, which small models of Gemma 4 have.
+const GEMMA4_EMBEDDINGS: Alternatives = &[
+    &[],
+    &[
+        NameRow::matrix(&["inp_gate"], "per_layer_input_gate"),
+        NameRow::matrix(&["proj"], "per_layer_projection"),
+        NameRow::norm(&["post_norm"], "post_per_layer_input_norm"),
+    ],
+];
+const GEMMA4_SCALARS: Alternatives =
+    &[&[], &[NameRow::tensor(&["layer_output_scale.weight"], "layer_scalar", RowValues::Same)]];
+/// Experts next to the MLP of a layer. The gate and the up projection of all experts are one tensor, as in Hugging Face.
+const GEMMA4_EXPERTS: Alternatives = &[
+    &[],
+    &[
+        NameRow::tensor(&["ffn_gate_inp.scale"], "router.scale", RowValues::Same),
+        NameRow::tensor(&["ffn_down_exps.scale"], "router.per_expert_scale", RowValues::Same),
+        NameRow::matrix(&["ffn_gate_inp"], "router.proj"),
+        NameRow::tensor(&["ffn_gate_up_exps.weight"], "experts.gate_up_proj", RowValues::Same),
+        NameRow::tensor(&["ffn_down_exps.weight"], "experts.down_proj", RowValues::Same),
+        NameRow::norm(&["pre_ffw_norm_2"], "pre_feedforward_layernorm_2"),
+        NameRow::norm(&["post_ffw_norm_1"], "post_feedforward_layernorm_1"),
+        NameRow::norm(&["post_ffw_norm_2"], "post_feedforward_layernorm_2"),
+    ],
+];
 /// `input_linear` [E, 2 * f, in] has, for each expert, the rows of the gate, and then the rows of the up projection.
 const GRANITE_EXPERTS: Alternatives = &[&[
     NameRow::matrix(&["ffn_gate_inp"], "block_sparse_moe.router.layer"),
@@ -343,10 +443,26 @@ pub(super) static MODEL_TYPES: &[ModelType] = &[
         "deepseek2",
         &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, DEEPSEEK3_MLP],
     ),
+    ModelType::new(
+        "glm4_moe_lite",
+        "deepseek2",
+        &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, DEEPSEEK3_MLP],
+    ),
+    ModelType::new(
+        "deepseek_v32",
+        "deepseek32",
+        &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, INDEXER, DEEPSEEK3_MLP],
+    ),
+    ModelType::new(
+        "glm_moe_dsa",
+        "glm-dsa",
+        &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, INDEXER, DEEPSEEK3_MLP],
+    ),
     ModelType::new("glm4", "glm4", &[GLM_NORMS, ATTENTION, FUSED_MLP]),
     ModelType::new("glm4_moe", "glm4moe", &[RENAMED_NORMS, ATTENTION, OPTIONAL_QK_NORMS, DEEPSEEK3_MLP]),
     ModelType::new("starcoder2", "starcoder2", &[NORMS_WITH_BIAS, ATTENTION, STARCODER_MLP]).with(MODEL_WITH_BIAS),
     ModelType::new("olmo2", "olmo2", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
+    ModelType::new("olmo3", "olmo2", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
     ModelType::new("olmoe", "olmoe", &[NORMS, ATTENTION, QK_NORMS, EXPERTS]),
     ModelType::new("granite", "granite", &[NORMS, ATTENTION, MLP]).permuted(),
     ModelType::new("granitemoe", "granitemoe", &[NORMS, ATTENTION, GRANITE_EXPERTS]).permuted(),
@@ -357,5 +473,25 @@ pub(super) static MODEL_TYPES: &[ModelType] = &[
     ModelType::new("ernie4_5", "ernie4_5", &[NORMS, ATTENTION, MLP]),
     ModelType::new("nemotron", "nemotron", &[NORMS_WITH_BIAS, ATTENTION, UNGATED_MLP]).with(MODEL_WITH_BIAS).plus_one(),
     ModelType::new("phi", "phi2", &[PHI_NORMS, PHI_ATTENTION, PHI_MLP]).with(PHI_MODEL),
+    ModelType::new("hunyuan_v1_dense", "hunyuan-dense", &[NORMS, ATTENTION, HUNYUAN_NORMS, MLP]),
+    ModelType::new("minimax_m2", "minimax-m2", &[NORMS, ATTENTION, QK_NORMS, MINIMAX_EXPERTS]),
+    ModelType::new("mimo_v2_flash", "mimo2", &[NORMS, ATTENTION, SINKS, MIMO_MLP]),
+    ModelType::new(
+        "gemma4_text",
+        "gemma4",
+        &[
+            GEMMA_NORMS,
+            GEMMA4_QUERIES,
+            GEMMA4_KEYS,
+            GEMMA4_VALUES,
+            GEMMA4_EMBEDDINGS,
+            GEMMA4_SCALARS,
+            GEMMA4_EXPERTS,
+            MLP,
+        ],
+    )
+    .with(GEMMA4_MODEL),
+    ModelType::new("lfm2", "lfm2", &[LFM2_NORMS, LFM2_LAYERS, LFM2_MLP]).with(LFM2_MODEL),
+    ModelType::new("lfm2_moe", "lfm2moe", &[LFM2_NORMS, LFM2_LAYERS, LFM2_EXPERTS]).with(LFM2_MODEL),
     ModelType::new("stablelm", "stablelm", &[STABLELM_NORMS, ATTENTION, MLP]).with(MODEL_WITH_BIAS),
 ];

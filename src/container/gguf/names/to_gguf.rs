@@ -186,7 +186,11 @@ impl GgufNaming<'_> {
         let assembly = located.assembly(self.model_type, |count| self.permuted_heads(located, shape, count))?;
         let Some(assembly) = assembly else {
             let source = GgufSource::Stored(index);
-            self.named.push(GgufTensor { name: located.stored(), shape: shape.to_vec(), source });
+            let stored = match (&located.row.values, shape) {
+                (RowValues::Channels, [channels, 1, size]) => vec![*channels, *size],
+                _ => shape.to_vec(),
+            };
+            self.named.push(GgufTensor { name: located.stored(), shape: stored, source });
             return self.check_experts(located, shape);
         };
         let division = match located.row.values {

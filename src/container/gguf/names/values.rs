@@ -15,8 +15,12 @@ pub(crate) enum MetadataValue {
 impl MetadataValue {
     /// Returns a member of a `config.json`; `None` if it is absent or null.
     pub(crate) fn of_config(config: &Value, name: &str) -> Option<Self> {
-        let value = config.get(name).filter(|value| !value.is_null())?;
-        Some(value.as_u64().map_or(Self::Other, Self::Integer))
+        Self::of_value(config.get(name)?)
+    }
+
+    /// Returns a value of a `config.json`; `None` for null.
+    pub(crate) fn of_value(value: &Value) -> Option<Self> {
+        (!value.is_null()).then(|| value.as_u64().map_or(Self::Other, Self::Integer))
     }
 }
 

@@ -85,10 +85,9 @@ fn found<'a>(mapped: &'a [MappedTensor], name: &str) -> &'a MappedTensor {
 }
 
 #[test]
-fn all_28_model_types_have_the_names_and_shapes_of_their_checkpoints() {
+fn all_model_types_have_the_names_and_shapes_of_their_checkpoints() {
     let models = models();
-    assert_eq!(models.len(), 28);
-    assert_eq!(MODEL_TYPES.len(), 28);
+    assert_eq!(models.len(), MODEL_TYPES.len());
     for model in &models {
         let mapped = model.map();
         let named: BTreeMap<_, _> = mapped.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
@@ -110,6 +109,32 @@ fn a_matrix_of_one_row_has_two_dimensions_in_hugging_face() {
     }
 }
 
+/// Tensors that some layers or models have, by model types and by the ends of their names in either form.
+const NOT_IN_ALL: [(&str, &[&str]); 3] = [
+    ("mimo_v2_flash", &["attn_sinks.weight", "attention_sink_bias"]),
+    ("lfm2_moe", &["exp_probs_b.bias", "expert_bias"]),
+    (
+        "gemma4_text",
+        &[
+            "attn_v.weight",
+            "v_proj.weight",
+            "layer_output_scale.weight",
+            "layer_scalar",
+            "per_layer_token_embd.weight",
+            "embed_tokens_per_layer.weight",
+            "per_layer_model_proj.weight",
+            "per_layer_model_projection.weight",
+            "per_layer_proj_norm.weight",
+            "per_layer_projection_norm.weight",
+        ],
+    ),
+];
+
+/// True if a model without the tensor may be complete.
+fn may_lack(model_type: &str, name: &str) -> bool {
+    NOT_IN_ALL.iter().any(|(known, ends)| *known == model_type && ends.iter().any(|end| name.ends_with(end)))
+}
+
 #[test]
 fn a_model_lacks_no_required_tensor_unnoticed() {
     // The fixture has no model with such a tensor.
@@ -117,7 +142,7 @@ fn a_model_lacks_no_required_tensor_unnoticed() {
     for mut model in models() {
         for at in 0..model.tensors.len() {
             let removed = model.tensors.remove(at);
-            if !OPTIONAL.contains(&removed.0.as_str()) {
+            if !OPTIONAL.contains(&removed.0.as_str()) && !may_lack(&model.model_type, &removed.0) {
                 let error = model.error();
                 let is_named = error.contains(&format!("tensor '{}': is missing", removed.0));
                 assert!(is_named, "{}: {} gives {error}", model.model_type, removed.0);
@@ -238,7 +263,7 @@ fn an_unknown_architecture_is_refused_with_the_others() {
         let start = "tcast has no Hugging Face names for the architecture 'bloom', only for llama, qwen2, qwen3, ";
         assert!(error.starts_with(start), "{error}");
         assert_eq!(error.matches("llama").count(), 1);
-        assert_eq!(error.matches(", ").count(), 25);
+        assert_eq!(error.matches(", ").count(), 33);
     }
 }
 

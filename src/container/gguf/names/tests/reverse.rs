@@ -1,7 +1,8 @@
 //! The way to GGUF, and back.
 
 use super::{
-    FixtureModel, GgufSource, GgufTensor, Kind, MappedSource, MetadataValue, Result, found, model, models, to_gguf,
+    FixtureModel, GgufSource, GgufTensor, Kind, MappedSource, MetadataValue, Result, found, may_lack, model, models,
+    to_gguf,
 };
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ fn refusal(model: &FixtureModel, change: impl Fn(&mut FixtureTensors)) -> String
 }
 
 #[test]
-fn all_28_model_types_have_the_names_and_shapes_of_their_gguf() {
+fn all_model_types_have_the_names_and_shapes_of_their_gguf() {
     for model in models() {
         let (architecture, named) = convert(&model, &model.wanted).unwrap();
         assert_eq!(architecture, model.architecture);
@@ -85,6 +86,9 @@ fn every_source_is_that_of_the_way_back() {
 fn a_checkpoint_is_complete_or_refused() {
     for model in models() {
         for name in model.wanted.keys().filter(|name| !name.starts_with("lm_head")) {
+            if may_lack(&model.model_type, name) {
+                continue;
+            }
             let error = refusal(&model, |checkpoint| _ = checkpoint.remove(name));
             assert!(error.contains("is missing") || error.contains(" experts, but "), "{name}: {error}");
         }

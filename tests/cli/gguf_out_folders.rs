@@ -1,0 +1,315 @@
+//! GGUF files of language models whose metadata is made from their folders.
+//!
+//! `fixtures/hf2gguf` has configs and tokenizers, the names and shapes of the tensors, and the keys that llama.cpp's
+//! converter writes.
+
+use super::gguf::tiny;
+use crate::common::gguf_reader::parts_of_gguf;
+use crate::common::{Bench, fixture, safetensors};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Copies a model, whose weights are zeros, to `name`.
+fn add(bench: &Bench, source: &str, name: &str) {
+    fs::create_dir(bench.path(name)).unwrap();
+    for entry in fs::read_dir(fixture("hf2gguf").join(source)).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        if !["keys.json", "tensors.json"].contains(&&*file) {
+            fs::copy(fixture("hf2gguf").join(source).join(&file), bench.path(name).join(&file)).unwrap();
+        }
+    }
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (tensor, shape) in listed(source, "tensors.json").as_object().unwrap() {
+        let next = end + 2 * shape.as_array().unwrap().iter().map(|length| length.as_u64().unwrap()).product::<u64>();
+        header.insert(tensor.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [end, next]}));
+        end = next;
+    }
+    let data = vec![0; end as usize];
+    bench.write(&format!("{name}/model.safetensors"), &safetensors(&Value::Object(header).to_string(), &data));
+}
+
+fn listed(source: &str, file: &str) -> Value {
+    serde_json::from_slice(&fs::read(fixture("hf2gguf").join(source).join(file)).unwrap()).unwrap()
+}
+
+/// The bytes of a value, without its type.
+fn bytes_of(kind: &str, value: &Value) -> Vec<u8> {
+    match kind {
+        "string" => {
+            let text = value.as_str().unwrap();
+            [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+        }
+        "u32" | "f32" => (value.as_u64().unwrap() as u32).to_le_bytes().to_vec(),
+        "i32" => (value.as_i64().unwrap() as i32).to_le_bytes().to_vec(),
+        "bool" => vec![value.as_bool().unwrap().into()],
+        other => panic!("{other}"),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// The bytes of a key.
+fn key<'f>(file: &'f [u8], name: &str) -> Option<&'f [u8]> {
+    parts_of_gguf(file).0.into_iter().find(|(known, _)| known == name).map(|(_, bytes)| bytes)
+}
+
+fn texts(file: &[u8], name: &str) -> Vec<String> {
+    let (mut rest, mut all) = (&key(file, name).unwrap()[12..], Vec::new());
+    while let Some((length, tail)) = rest.split_first_chunk::<8>() {
+        let (text, tail) = tail.split_at(u64::from_le_bytes(*length) as usize);
+        all.push(String::from_utf8_lossy(text).into_owned());
+        rest = tail;
+    }
+    all
+}
+
+fn numbers(file: &[u8], name: &str) -> Vec<u32> {
+    key(file, name).unwrap()[12..].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn the_keys_are_those_of_llama_cpps_converter() {
+    for (model, pre) in [
+        ("llama-bpe", "--pre-tokenizer llama-bpe"),
+        ("llama-spm", ""),
+        ("qwen2", "--pre-tokenizer qwen2"),
+        ("phi3", ""),
+        ("gemma3", ""),
+        ("deepseek-v3", "--pre-tokenizer deepseek-llm"),
+        ("olmo3", "--pre-tokenizer gpt-2"),
+        ("glm4_moe_lite", "--pre-tokenizer gpt-2"),
+        ("deepseek_v32", "--pre-tokenizer gpt-2"),
+        ("glm_moe_dsa", "--pre-tokenizer gpt-2"),
+        ("hunyuan_v1_dense", "--pre-tokenizer gpt-2"),
+        ("minimax_m2", "--pre-tokenizer gpt-2"),
+        ("mimo_v2_flash", "--pre-tokenizer gpt-2"),
+        ("gemma4_text", ""),
+        ("gemma4_moe", ""),
+        ("lfm2", "--pre-tokenizer gpt-2"),
+        ("lfm2_moe", "--pre-tokenizer gpt-2"),
+    ] {
+        let bench = Bench::new();
+        add(&bench, model, "my-model-v1.5");
+        bench.run(&format!("cast my-model-v1.5 --to bf16 -o o.gguf {pre} -q")).expect(0, "", "");
+        bench.run("diff o.gguf my-model-v1.5 --names huggingface --tolerance 0 -q").expect(0, "", "");
+        let file = bench.read("o.gguf");
+        let mut found: BTreeMap<String, &[u8]> = parts_of_gguf(&file).0.into_iter().collect();
+        let wanted = listed(model, "keys.json");
+        for (name, value) in wanted.as_object().unwrap() {
+            let bytes = found.remove(name).unwrap_or_else(|| panic!("{model} lacks {name}"));
+            match value[0].as_str().unwrap() {
+                "sha256" => assert_eq!(hex(bytes), value[1].as_str().unwrap(), "{model} {name}"),
+                kind => assert_eq!(bytes, bytes_of(kind, &value[1]), "{model} {name}"),
+            }
+        }
+        let more: Vec<&str> = found.keys().map(String::as_str).collect();
+        assert_eq!(more, ["general.file_type", "general.name", "general.quantization_version"], "{model}");
+        if model != "llama-spm" {
+            assert_eq!(found["general.name"], bytes_of("string", &json!("My Model v1.5")), "{model}");
+        }
+    }
+}
+
+#[test]
+fn one_command_quantizes_a_folder_and_says_what_its_metadata_is() {
+    let bench = Bench::new();
+    add(&bench, "llama-bpe", "m");
+    let outcome = bench.run("quantize m --layout gguf --scheme q8_0 --pre-tokenizer llama-bpe");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{}", outcome.stderr);
+    for line in [
+        "tcast: note: metadata of the folder: llama, 2 layers, 336 tokens (BPE, pre-tokenizer llama-bpe), chat template\n",
+        "tcast: note: rope_freqs.weight is computed from config.json\n",
+        "\nm -> m.q8_0.gguf\n",
+    ] {
+        assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+    }
+    bench.run("diff m.q8_0.gguf m --names huggingface --tolerance 0 -q").expect(0, "", "");
+    // The metadata of another GGUF wins.
+    bench
+        .run("quantize m --scheme q8_0 --metadata-from m.q8_0.gguf --set general.name=x -o n.gguf -q")
+        .expect(0, "", "");
+    bench.run("quantize m --scheme q8_0 --metadata-from n.gguf -o o.gguf -q").expect(0, "", "");
+    assert_eq!(key(&bench.read("o.gguf"), "general.name"), Some(&*bytes_of("string", &json!("x"))));
+}
+
+#[test]
+fn towers_and_layers_that_predict_are_left_out_and_named() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    let file = bench.read("m/model.safetensors");
+    let length = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let mut header: serde_json::Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let (mut renamed, mut data) = (serde_json::Map::new(), file[8 + length..].to_vec());
+    for (name, tensor) in std::mem::take(&mut header) {
+        let name = name.strip_prefix("model.").map_or(name.clone(), |rest| format!("model.language_model.{rest}"));
+        renamed.insert(name, tensor);
+    }
+    for name in ["model.visual.blocks.0.attn.qkv.weight", "model.visual.blocks.1.attn.qkv.weight", "mtp.fc.weight"] {
+        let tensor = json!({"dtype": "BF16", "shape": [1, 2], "data_offsets": [data.len(), data.len() + 4]});
+        renamed.insert(name.to_owned(), tensor);
+        data.extend([0; 4]);
+    }
+    bench.write("m/model.safetensors", &safetensors(&Value::Object(renamed).to_string(), &data));
+    let outcome = bench.run("cast m --to bf16 -o o.gguf --pre-tokenizer qwen2");
+    for line in [
+        "2 tensors of the tower for images or sound are left out: llama.cpp wants them in another file, which \
+         convert_hf_to_gguf.py --mmproj makes: model.visual.blocks.*.attn.qkv.weight",
+        "1 tensor of layers that predict several tokens is left out: mtp.fc.weight",
+    ] {
+        assert!(outcome.code == Some(0) && outcome.stderr.contains(line), "{}", outcome.stderr);
+    }
+    add(&bench, "qwen2", "plain");
+    bench.run("cast plain --to bf16 -o p.gguf --pre-tokenizer qwen2 -q").expect(0, "", "");
+    bench.run("diff o.gguf p.gguf -q").expect(0, "", "");
+}
+
+#[test]
+fn a_tokenizer_with_byte_fallback_is_read_from_json() {
+    let bench = Bench::new();
+    add(&bench, "llama-spm", "m");
+    fs::remove_file(bench.path("m/tokenizer.model")).unwrap();
+    fs::copy(fixture("hf2gguf/phi3/tokenizer.json"), bench.path("m/tokenizer.json")).unwrap();
+    bench.run("cast m --to bf16 -o o.gguf -q").expect(
+        1,
+        "",
+        "tcast: error: m/tokenizer.json: has 506 tokens, and the embeddings have 500 rows\n  \
+         add --metadata-from MODEL.gguf, which is any GGUF of the same model\n",
+    );
+    let mut file: Value = serde_json::from_slice(&bench.read("m/tokenizer.json")).unwrap();
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    added.retain(|token| token["id"].as_u64().unwrap() < 499);
+    added.push(json!({"id": 499, "content": "<extra>", "special": true}));
+    file["model"]["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 499);
+    bench.write("m/tokenizer.json", file.to_string().as_bytes());
+    bench.run("cast m --to bf16 -o o.gguf -q").expect(0, "", "");
+    let made = bench.read("o.gguf");
+    assert_eq!(key(&made, "tokenizer.ggml.model"), Some(&*bytes_of("string", &json!("llama"))));
+    let (tokens, kinds) = (texts(&made, "tokenizer.ggml.tokens"), numbers(&made, "tokenizer.ggml.token_type"));
+    let kind = |text: &str| kinds[tokens.iter().position(|token| token == text).unwrap()];
+    // The tokens that tokenizer_config.json names are special; others are not, whatever tokenizer.json says.
+    assert_eq!((kind("<s>"), kind("<0x0A>"), kind("<extra>"), tokens.len()), (3, 6, 4, 500));
+    assert!(numbers(&made, "tokenizer.ggml.scores").iter().all(|score| *score == (-1000_f32).to_bits()));
+}
+
+#[test]
+fn a_known_tokenizer_needs_no_name_and_an_unknown_one_is_refused_with_the_section_that_is_equal() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    let remedy = "or add --metadata-from MODEL.gguf, which is any GGUF of the same model\n";
+    let outcome = bench.run("cast m --to bf16 -o o.gguf");
+    let start = "tcast: error: m: its pre-tokenizer is not one that llama.cpp knows (sha256 ";
+    let end = format!(")\n  its pre_tokenizer section is that of qwen2: add --pre-tokenizer qwen2, {remedy}");
+    assert!(outcome.stderr.starts_with(start) && outcome.stderr.ends_with(&end), "{}", outcome.stderr);
+    let mut file: Value = serde_json::from_slice(&bench.read("m/tokenizer.json")).unwrap();
+    file["pre_tokenizer"] = json!({"type": "Whitespace"});
+    bench.write("m/tokenizer.json", file.to_string().as_bytes());
+    let outcome = bench.run("cast m --to bf16 -o o.gguf");
+    let end = format!(")\n  name one that divides texts alike with --pre-tokenizer NAME, {remedy}");
+    assert!(outcome.stderr.starts_with(start) && outcome.stderr.ends_with(&end), "{}", outcome.stderr);
+    let outcome = bench.run("cast m --to bf16 -o o.gguf --pre-tokenizer qwen");
+    assert_eq!(outcome.code, Some(2));
+    let start = "tcast: error: m: llama.cpp has no pre-tokenizer 'qwen', only a.x-4.0, ";
+    assert!(outcome.stderr.starts_with(start), "{}", outcome.stderr);
+    // The library tokenizers ignores the number of an added token that is not the next one.
+    fs::copy(fixture("hf2gguf/hash/gpt-2.json"), bench.path("m/tokenizer.json")).unwrap();
+    bench.run("cast m --to bf16 -o o.gguf").expect(
+        1,
+        "",
+        "tcast: error: m/tokenizer.json: the added token 50256 does not have the next free number, 391\n  \
+         add --metadata-from MODEL.gguf, which is any GGUF of the same model\n",
+    );
+}
+
+#[test]
+fn an_option_that_has_no_effect_is_refused() {
+    let bench = tiny();
+    add(&bench, "llama-spm", "m");
+    for (line, error) in [
+        ("cast m --to bf16 -o o.gguf", "m: its tokenizer has no pre-tokenizer that could be named"),
+        ("cast m --to bf16 --metadata-from tiny.gguf -o o.gguf", "m: the metadata of a GGUF names its pre-tokenizer"),
+        ("quantize tiny.gguf --scheme q8_0 -o o.gguf", "tiny.gguf: is a GGUF file, which has metadata"),
+        ("cast m --to bf16 -o o", "the output is not a GGUF file: an option has no effect"),
+    ] {
+        let outcome = bench.run(&format!("{line} --pre-tokenizer qwen2"));
+        let wanted = format!("tcast: error: {error}\n  leave --pre-tokenizer out\n");
+        assert!(outcome.code == Some(2) && outcome.stderr == wanted, "{line}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn hostile_files_of_a_tokenizer_are_refused_at_once() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    add(&bench, "llama-spm", "s");
+    let own: Value = serde_json::from_slice(&bench.read("m/tokenizer.json")).unwrap();
+    let changed = |pointer: &str, value: Value| {
+        let mut file = own.clone();
+        *file.pointer_mut(pointer).unwrap() = value;
+        file.to_string()
+    };
+    let step = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"});
+    let steps = |pattern: &str, count: usize| json!({"type": "Sequence", "pretokenizers": vec![step(pattern); count]});
+    for (what, text) in [
+        ("no JSON", "{".to_owned()),
+        ("depth", "[".repeat(100_000)),
+        ("a list", "[]".to_owned()),
+        ("no model", "{}".to_owned()),
+        ("another kind", changed("/model/type", json!("WordPiece"))),
+        ("a large number", changed("/model/vocab", json!({"a": 4_000_000_000_u32}))),
+        ("a negative number", changed("/model/vocab", json!({"a": -1}))),
+        ("a list of tokens", changed("/model/vocab", json!([["a", 1.5]]))),
+        ("no merge", changed("/model/merges", json!(["a"]))),
+        ("a large pattern", changed("/pre_tokenizer", step(&r"\p{L}{1000}".repeat(1000)))),
+        ("many patterns", changed("/pre_tokenizer", steps(r"\w{50}", 10_000))),
+        ("a nested pattern", changed("/pre_tokenizer", step(&"(".repeat(10_000)))),
+        (
+            "long replacements",
+            changed(
+                "/normalizer",
+                json!({"type": "Sequence", "normalizers": vec![json!({"type": "Replace", "pattern": {"String": "e"},
+                "content": "e".repeat(1000)}); 50]}),
+            ),
+        ),
+    ] {
+        bench.write("m/tokenizer.json", text.as_bytes());
+        let outcome = bench.run("cast m --to bf16 -o o.gguf");
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with("tcast: error: m"), "{what}: {}", outcome.stderr);
+    }
+    bench.write("m/tokenizer.json", own.to_string().as_bytes());
+    for (field, value) in [
+        ("vocab_size", json!(4_000_000_000_u64)),
+        ("vocab_size", json!(-1)),
+        ("num_attention_heads", json!("four")),
+        ("max_position_embeddings", json!(1e300)),
+        ("eos_token_id", json!(-1)),
+        ("architectures", json!(["Qwen2ForSequenceClassification"])),
+    ] {
+        let mut config = serde_json::from_slice::<Value>(&bench.read("m/config.json")).unwrap();
+        let before = std::mem::replace(&mut config[field], value.clone());
+        bench.write("m/config.json", config.to_string().as_bytes());
+        let outcome = bench.run("cast m --to bf16 -o o.gguf --pre-tokenizer qwen2");
+        assert!(
+            outcome.code == Some(1) && outcome.stderr.starts_with("tcast: error: m"),
+            "{value}: {}",
+            outcome.stderr
+        );
+        config[field] = before;
+        bench.write("m/config.json", config.to_string().as_bytes());
+    }
+    let model = bench.read("s/tokenizer.model");
+    for (what, bytes) in [
+        ("cut short", model[..model.len() - 3].to_vec()),
+        ("empty", Vec::new()),
+        ("a long piece", vec![0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]),
+        ("an unknown type", vec![0x0a, 2, 0x18, 9]),
+    ] {
+        bench.write("s/tokenizer.model", &bytes);
+        let outcome = bench.run("cast s --to bf16 -o o.gguf");
+        let start = "tcast: error: s/tokenizer.model: is not a ";
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(start), "{what}: {}", outcome.stderr);
+    }
+}
