@@ -5,10 +5,10 @@ use super::parsers;
 use super::shared::{path_as_text, texts};
 use super::{ContentOptions, Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
-use crate::quant::{Arithmetic, GGUF, SCHEMES, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, GGUF, Group, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
 use crate::text::shorten;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
 /// Options of `quantize`: makes codes and scales of weights, and copies all other tensors.
@@ -37,15 +37,17 @@ pub struct QuantizeOptions {
 
     /// Values that share a scale [default: 128]
     ///
-    /// For int4, int4-asym and int8a16; the groups of the other schemes have one size.
+    /// A multiple of 8, or channel for a whole row. For integers in words, from int2 to int8-asym; the groups of the other
+    /// schemes have one size.
+    #[serde(serialize_with = "group_size")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = parsers::group_size))]
-    pub group_size: Option<u64>,
+    pub group_size: Option<Group>,
 
     /// Rounding of scales and codes
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
     pub arithmetic: Arithmetic,
 
-    /// Choice of the scale of a group in nvfp4, mxfp4, int4 and int4-asym
+    /// Choice of the scale of a group in nvfp4, mxfp4 and integers below 8 bits
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
     pub search: ScaleChoice,
 
@@ -152,6 +154,16 @@ pub struct QuantizeOptions {
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten, next_help_heading = "Which weights"))]
     pub tensors: TensorOptions,
+}
+
+/// Serializes the size of groups as on the command line.
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn group_size<S: Serializer>(group: &Option<Group>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    match group {
+        Some(Group::Neighbours(size)) => serializer.serialize_u64(*size),
+        Some(_) => serializer.serialize_str("channel"),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl QuantizeOptions {

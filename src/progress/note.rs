@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
 use crate::operator::Operator;
-use crate::quant::{Layout, Scheme, Unfit};
+use crate::quant::{Group, Layout, Scheme, Unfit};
 use crate::select::{KeptReason, Pattern};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ pub(crate) enum GgufNote {
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum UseNote {
     /// Weights that are kept because of their shape, for this layout and group size.
-    Misfits { misfits: Vec<Misfit>, layout: &'static str, group_size: Option<u64> },
+    Misfits { misfits: Vec<Misfit>, layout: &'static str, group_size: Option<Group> },
     /// The names are those of a diffusion model, and the layout for such models is not the scheme's default.
     OfDiffusion(&'static Scheme),
     /// An embedding, the first of those that a rule quantizes.

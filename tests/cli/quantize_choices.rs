@@ -170,6 +170,15 @@ fn a_shape_that_does_not_fit_is_explained() {
     noted(&[128, 0], partial, "it has no elements");
     // vLLM reads zero points in words of eight rows.
     noted(&[44, 128], "--scheme int4-asym", "its 44 rows are not a multiple of 8; --scheme fp8 fits any");
+    noted(&[42, 128], "--scheme int8-asym", "its 42 rows are not a multiple of 4; --scheme fp8 fits any");
+    // It does not read those of other widths, whose last words are padded.
+    let bench = bench_with(&[("a.o_proj.weight", &[43, 128])], "{}");
+    for scheme in ["int2-asym", "int3-asym", "int5-asym", "int6-asym", "int7-asym"] {
+        let words = (43 * scheme[3..4].parse::<usize>().unwrap()).div_ceil(32);
+        bench.run(&format!("quantize m --scheme {scheme} -o out -f -q")).expect(0, "", "");
+        assert_eq!(tensors(&bench.path("out"))["a.o_proj.weight_zero_point"].1, [words, 1], "{scheme}");
+        bench.run("dequantize out -o back -f -q").expect(0, "", "");
+    }
 }
 
 #[test]

@@ -604,8 +604,8 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
                     let options = EncodeOptions { scale, ..EncodeOptions::default() };
                     Encoder::new(stored.row, &stored.grid, &shape, source, options)
                 };
-                let is_searched =
-                    matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym") && stored.name != "mlx";
+                let is_packed = matches!(stored.grid.codes, CodeType::Int { bits: ..8, .. });
+                let is_searched = (matches!(scheme.name, "nvfp4" | "mxfp4") || is_packed) && stored.name != "mlx";
                 assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{} {}", scheme.name, stored.name);
                 let Ok(encoder) = with(ScaleChoice::Mse) else { continue };
                 let (parts, searched) = encode(&encoder, &weight);

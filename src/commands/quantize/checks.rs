@@ -6,7 +6,7 @@ use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
-use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MLX, ScaleChoice, Scheme};
 use crate::read::Model;
 use crate::text::flag_with;
 use std::path::Path;
@@ -47,7 +47,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if options.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
-    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && ![32, 64, 128].contains(size)) {
+    let of_mlx = [32, 64, 128].map(Group::Neighbours);
+    if let Some(group) = options.group_size.filter(|group| layout_name(options) == MLX && !of_mlx.contains(group)) {
+        let size = if let Group::Neighbours(size) = group { size.to_string() } else { "channel".to_owned() };
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
         return Err(error.remedy("choose --group-size 32, 64 or 128"));
     }

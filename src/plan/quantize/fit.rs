@@ -121,8 +121,10 @@ impl Planner<'_, '_> {
         if let [.., rows, columns] = *shape {
             let multiples = match (target.grid.group, target.grid.codes) {
                 (Group::Block(block), _) if !self.options.partial_blocks => block,
-                // vLLM reads whole words of zero points.
-                (_, CodeType::Int { bits, symmetric: false }) if target.layout.row.zeros != Zeros::Offset => {
+                // vLLM reads whole words of zero points. It does not load the other widths.
+                (_, CodeType::Int { bits: bits @ (4 | 8), symmetric: false })
+                    if target.layout.row.zeros != Zeros::Offset =>
+                {
                     [codes_in_words(bits), 1]
                 }
                 _ => [1, 1],

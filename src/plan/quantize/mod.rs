@@ -37,7 +37,7 @@ use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RowMap, Scheme, SchemeLayout,
     TargetGrid, metadata_of, named_dtype,
 };
 use crate::read::Model;
@@ -227,7 +227,11 @@ impl Planner<'_, '_> {
         notes.extend(first_stack.map(|first| UseNote::DecodedStacks(1 + stacks.count() as u64, first)));
         notes.push(UseNote::Quantized(Box::new(self.forms(weights))));
         notes.extend(options.input_global_scale.map(|_| UseNote::SharedInputScale));
-        notes.extend(options.group_size.filter(|size| ![32, 64, 128].contains(size)).map(UseNote::SlowGroups));
+        if let Some(Group::Neighbours(size)) = options.group_size
+            && ![32, 64, 128].contains(&size)
+        {
+            notes.push(UseNote::SlowGroups(size));
+        }
         iter::once(Note::ScalesLeftOut(scales, Operator::Quantize)).chain(notes.into_iter().map(Note::Use)).collect()
     }
 

@@ -47,9 +47,9 @@ impl fmt::Display for Unfit {
                 write!(f, "its rows of {columns} values are not a multiple of {multiple}")
             }
             Self::Rows { rows, multiple } => write!(f, "its {rows} rows are not a multiple of {multiple}"),
-            Self::Search => {
-                f.write_str("tcast searches the scales of nvfp4, mxfp4 and int4 only, in groups of one row")
-            }
+            Self::Search => f.write_str(
+                "tcast searches the scales of nvfp4, mxfp4 and integers below 8 bits only, in groups of one row",
+            ),
             Self::Grid => f.write_str("the layout cannot store these codes and groups"),
         }
     }
