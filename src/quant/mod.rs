@@ -35,6 +35,7 @@ mod layout;
 mod libraries;
 mod parts;
 mod recognize;
+mod rotation;
 mod rules;
 mod scheme;
 mod transcode;
@@ -47,8 +48,8 @@ pub use encode::{
     SharedScale, Unfit, WeightEncoder,
 };
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,
-    codes_in_words,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, RotationUse,
+    ScaleOrder, Zeros, codes_in_words,
 };
 pub use libraries::{
     COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target, find,

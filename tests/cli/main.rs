@@ -11,6 +11,7 @@ mod caches;
 mod cast;
 mod checkpoints;
 mod choose;
+mod comfy;
 mod complete;
 mod containers;
 mod cost;

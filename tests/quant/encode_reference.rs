@@ -439,7 +439,7 @@ fn codes_and_scales_are_those_of_the_formulas() {
                             // Zero points are packed down each column, in words of 32 bits.
                             let mut stream = vec![0; rows * bits / 8 + 8];
                             put(&mut stream, row * bits, bits, (zero + 2_f64.powi(bits as i32 - 1)) as u32);
-                            for (word, bytes) in stream[..rows * bits / 8].chunks(4).enumerate() {
+                            for (word, bytes) in stream[..4 * (rows * bits).div_ceil(32)].chunks(4).enumerate() {
                                 let place = 4 * (word * beside + column);
                                 zeros[place..].iter_mut().zip(bytes).for_each(|(zero, byte)| *zero |= byte);
                             }

@@ -56,6 +56,12 @@ static UNDECODED: &[UndecodedMethod] = &[
     ),
     row("quanto", &[], OF_QUANTO, &[(".weight._data._data", &[Uint8], ".weight._shift")]),
     row("sparse-24-bitmask", &[], OF_BITMASK, &[(".bitmask", &[Uint8], ".compressed")]),
+    row(
+        "svdquant_w4a4 of comfy-kitchen",
+        &[],
+        "4 bits, factors of columns and a matrix of low rank",
+        &[(".weight", &[Int8, Uint8], ".weight_proj_down")],
+    ),
     row("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
     row("EXL3", &["exl3"], "trellis codes of ExLlamaV3", &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")]),
     row("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),
