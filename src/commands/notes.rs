@@ -159,6 +159,14 @@ fn show_use(shown: &UseNote) {
         UseNote::SharedInputScale => {
             note("all activations have the same global scale; engines lose accuracy where it does not fit");
         }
+        UseNote::Unrotated { count, first, columns, size } => {
+            let first = shorten(first);
+            let which = match count {
+                1 => format!("{first} is not rotated: its {columns} columns are"),
+                _ => format!("{count} weights are not rotated, such as {first}: their {columns} columns are"),
+            };
+            note(&format!("{which} not a multiple of {size}"));
+        }
         UseNote::SlowGroups(size) => {
             note(&format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
         }

@@ -1,6 +1,6 @@
 //! Parsers of values on the command line.
 
-use crate::quant::{Group, SCHEMES, Scheme};
+use crate::quant::{Group, Rotation, SCHEMES, Scheme};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command};
 use std::ffi::OsStr;
@@ -79,6 +79,14 @@ pub(super) fn group_size(text: &str) -> Result<Group, String> {
     }
     let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
     size.map(Group::Neighbours).ok_or_else(|| "not a multiple of 8 from 8 to 65536, and not channel".to_owned())
+}
+
+pub(super) fn rotation(text: &str) -> Result<Rotation, String> {
+    match text {
+        "none" => Ok(Rotation::Off),
+        "16" | "64" | "256" | "1024" => Ok(Rotation::Columns(text.parse().unwrap_or_default())),
+        _ => Err("not 16, 64, 256, 1024 or none".to_owned()),
+    }
 }
 
 pub(super) fn scale(text: &str) -> Result<f32, String> {

@@ -5,7 +5,7 @@ use super::parsers;
 use super::shared::{path_as_text, texts};
 use super::{ContentOptions, Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
-use crate::quant::{Arithmetic, GGUF, Group, SCHEMES, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, GGUF, Group, Rotation, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
 use crate::text::shorten;
 use serde::{Serialize, Serializer};
@@ -42,6 +42,17 @@ pub struct QuantizeOptions {
     #[serde(serialize_with = "group_size")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = parsers::group_size))]
     pub group_size: Option<Group>,
+
+    /// Columns that are rotated together [default: 256]
+    ///
+    /// 16, 64, 256, 1024 or none. For int8, int4, w4a8 and w6a8 of comfyui; only int8 can do without. A weight of int8 whose
+    /// columns are not a multiple stays unrotated; other such weights are copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "N", value_parser = parsers::rotation, hide_short_help = true)
+    )]
+    pub rotation: Option<Rotation>,
 
     /// Rounding of scales and codes
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
@@ -193,10 +204,12 @@ impl QuantizeOptions {
         let has = |what: &dyn Fn(&Scheme) -> bool| options.schemes().any(what);
         let layout = options.layout_in_effect().unwrap_or_default();
         let has_groups = has(&Scheme::has_group_size);
+        let has_rotation = has(&|scheme| scheme.has_rotation(layout));
         let has_search = has(&Scheme::has_search);
         let has_partial_blocks = has(&|scheme| scheme.has_partial_blocks(layout));
         let has_activations = has(&Scheme::has_activation_scale);
         options.group_size = options.group_size.filter(|_| has_groups);
+        options.rotation = options.rotation.filter(|_| has_rotation);
         options.search = if has_search { options.search } else { ScaleChoice::default() };
         options.partial_blocks &= has_partial_blocks;
         options.input_global_scale = options.input_global_scale.filter(|_| has_activations);

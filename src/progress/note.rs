@@ -123,6 +123,9 @@ pub(crate) enum UseNote {
     Quantized(Box<QuantizedForms>),
     /// All activations get the same global scale.
     SharedInputScale,
+    /// Number of weights that are not rotated because of their columns, the first, its columns, and the number that would be
+    /// rotated together.
+    Unrotated { count: u64, first: String, columns: u64, size: u64 },
     /// A group size for which engines have no fast kernels.
     SlowGroups(u64),
 

@@ -306,6 +306,8 @@ pub struct Layout {
     pub global: Combination,
     pub zeros: Zeros,
     pub rotation: RotationUse,
+    /// Columns that kernels of the library multiply together: a multiple of it is needed.
+    pub column_multiple: u64,
     /// The type that scales, the global scale and their product are rounded to: float32 or the target.
     pub scale_precision: Precision,
     /// The type that the product of code and scale is rounded to, before it is converted to the target.

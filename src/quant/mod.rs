@@ -61,6 +61,7 @@ pub use recognize::{
     is_named_as_part, may_be_quantized, probe, scale_names,
 };
 pub(crate) use recognize::{contradictions, decoded_name};
+pub use rotation::Rotation;
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

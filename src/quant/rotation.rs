@@ -5,6 +5,44 @@
 //! (comfy-kitchen, `tensor/int8_utils.py`). The library sums in float32, in an order that depends on the machine; here
 //! sums are in float64.
 
+/// The columns of a row that are rotated together, in layouts with a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// Rows stay as they are.
+    Off,
+    /// Groups of this many columns: 16, 64, 256 or 1024.
+    Columns(u64),
+}
+
+impl Default for Rotation {
+    fn default() -> Self {
+        Self::Columns(256)
+    }
+}
+
+impl Rotation {
+    /// Returns the columns that are rotated together.
+    #[must_use]
+    pub fn columns(self) -> Option<u64> {
+        if let Self::Columns(size) = self { Some(size) } else { None }
+    }
+}
+
+impl std::fmt::Display for Rotation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => f.write_str("none"),
+            Self::Columns(size) => write!(f, "{size}"),
+        }
+    }
+}
+
+impl serde::Serialize for Rotation {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// True if groups of this many columns can be rotated.
 pub(super) fn is_rotation(size: u64) -> bool {
     matches!(size, 4 | 16 | 64 | 256 | 1024)

@@ -1,7 +1,8 @@
 //! The layouts of `ComfyUI` that rotate weights, or store levels: `fixtures/comfy` has layers that comfy-kitchen wrote.
 
 use super::dequantize::shard;
-use super::quantize::tensors;
+use super::quantize::{bench_with, tensors};
+use super::quantize_choices::expect_refused;
 use crate::common::{Bench, fixture};
 
 #[test]
@@ -17,6 +18,86 @@ fn rotated_weights_and_levels_are_decoded_as_by_comfy_kitchen() {
     for layout in ["comfy-int8", "comfy-int4", "comfy-w4a8", "comfy-awq"] {
         assert!(listed.contains(layout), "{listed}");
     }
+}
+
+#[test]
+fn weights_are_rotated_and_encoded_as_by_comfy_kitchen() {
+    let bench = Bench::with("comfy/source.safetensors", "s.safetensors");
+    let wanted = tensors(&fixture("comfy/quantized.safetensors"));
+    for (layer, options) in [
+        ("int8.plain", "--scheme int8 --rotation none"),
+        ("int8.rotated", "--scheme int8 --rotation 64"),
+        ("int8.edge", "--scheme int8"),
+        ("int4.rotated", "--scheme W4A16 --rotation 64"),
+        ("w4a8.rotated", "--scheme w4a8 --rotation 16 --group-size 8"),
+        ("w6a8.rotated", "--scheme w6a8"),
+    ] {
+        let line = format!("quantize s.safetensors {options} --layout comfyui --include *{layer}* -o q.safetensors -f");
+        let outcome = bench.run(&line);
+        assert_eq!(outcome.code, Some(0), "{line}: {}", outcome.stderr);
+        let found = tensors(&bench.path("q.safetensors"));
+        let parts = wanted.iter().filter(|(name, _)| name.starts_with(&format!("m.{layer}.")));
+        let mut count = 0;
+        for (name, stored) in parts.filter(|(name, _)| !name.ends_with(".comfy_quant")) {
+            assert!(found[name] == *stored, "{name}");
+            count += 1;
+        }
+        assert!(count >= 2, "{layer}");
+        let text = String::from_utf8(found[&format!("m.{layer}.comfy_quant")].2.clone()).unwrap();
+        let description = match layer {
+            "int8.plain" => r#"{"format":"int8_tensorwise"}"#,
+            "int8.rotated" => r#"{"format":"int8_tensorwise","convrot":true,"convrot_groupsize":64}"#,
+            "int8.edge" => r#"{"format":"int8_tensorwise","convrot":true,"convrot_groupsize":256}"#,
+            "int4.rotated" => r#"{"format":"convrot_w4a4","convrot_groupsize":64}"#,
+            "w4a8.rotated" => r#"{"format":"asym_w4a8_int8","group_size":8,"convrot_groupsize":16}"#,
+            _ => r#"{"format":"asym_w4a8_int8","group_size":16,"convrot_groupsize":256}"#,
+        };
+        assert_eq!(text, description);
+        // One thread or four, in one piece or in many: the same bytes.
+        bench.run(&format!("{line} -q -j1")).expect(0, "", "");
+        assert!(tensors(&bench.path("q.safetensors")) == found, "{layer}");
+    }
+}
+
+#[test]
+fn weights_whose_columns_do_not_fit_a_rotation_are_named() {
+    let bench = bench_with(&[("a.o_proj.weight", &[16, 192]), ("a.down_proj.weight", &[16, 512])], "{}");
+    let note = |line: &str, note: &str| {
+        let outcome = bench.run(&format!("quantize m {line} --layout comfyui -o q -f"));
+        assert_eq!(outcome.code, Some(0), "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(note), "{line}: {}", outcome.stderr);
+    };
+    note("--scheme int8", "a.o_proj.weight is not rotated: its 192 columns are not a multiple of 256\n");
+    let found = tensors(&bench.path("q"));
+    assert_eq!(found["a.o_proj.comfy_quant"].2, br#"{"format":"int8_tensorwise"}"#);
+    assert_eq!(found["a.o_proj.weight_scale"].1, [16, 1]);
+    for scheme in ["int4", "w4a8", "w6a8"] {
+        let kept =
+            "a.o_proj.weight of shape [16, 192] is not quantized: its rows of 192 values are not a multiple of 256";
+        note(&format!("--scheme {scheme}"), kept);
+        assert_eq!(tensors(&bench.path("q"))["a.o_proj.weight"].0, "BF16");
+    }
+    expect_refused(
+        &bench,
+        "quantize m --scheme int4 --layout comfyui --rotation none",
+        2,
+        "--rotation none: int4 is always rotated in the layout comfyui",
+        "leave --rotation out",
+    );
+    expect_refused(
+        &bench,
+        "quantize m --scheme int4 --rotation 64",
+        2,
+        "int4 is not rotated in the layout compressed-tensors",
+        "leave --rotation out",
+    );
+    expect_refused(
+        &bench,
+        "quantize m --scheme int4 --layout comfyui --group-size 32",
+        2,
+        "the groups of int4 have one size",
+        "leave --group-size out",
+    );
 }
 
 /// Decodes a layer with this description, four rows of 256 columns: the message of the error.

@@ -144,7 +144,7 @@ fn each_layout_can_be_decoded_again() {
         ("fp8-block", "modelopt", 30.0),
         ("fp8-block-ue8m0", "huggingface", 30.0),
         ("int8", "compressed-tensors", 35.0),
-        ("int8", "comfyui", 22.0),
+        ("int8", "comfyui", 35.0),
         ("int8a16", "compressed-tensors", 35.0),
         ("int4", "compressed-tensors", 12.0),
         ("int4-asym", "compressed-tensors", 14.0),

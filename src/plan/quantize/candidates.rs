@@ -214,7 +214,7 @@ impl<'a> Planner<'_, 'a> {
     /// Returns the target for a scheme, with the group size that the options request.
     fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
         let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
-        if let (Some(group), true) = (self.options.group_size, scheme.has_group_size()) {
+        if let (Some(group), true) = (self.options.group_size, target.layout.has_group_size()) {
             target.grid.group = group;
         }
         Ok(target)

@@ -44,6 +44,7 @@ pub(super) const BASE: Layout = Layout {
     global: Combination::Nothing,
     zeros: Zeros::None,
     rotation: RotationUse::Never,
+    column_multiple: 1,
     scale_precision: Precision::Float32,
     product_precision: Precision::Float32,
     encoding: None,

@@ -88,7 +88,7 @@ static LAYOUTS: &[Layout] = &[
         codes: bytes(&[Int8]),
         groups: &[Group::Tensor, Group::Channel],
         rotation: RotationUse::Optional,
-        encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
+        encoding: Some(encoding(ScaleRule::Floored(1e-30_f32.to_bits()), ScaleShape::Mixed)),
         ..OF_COMFY
     },
     // `tensor/convrot_w4a4.py`
@@ -99,6 +99,8 @@ static LAYOUTS: &[Layout] = &[
         codes: CodeStorage { values: CodeValues::Signed(Int4), ..bytes(&[Int8]) },
         groups: &[Group::Channel],
         rotation: RotationUse::Always,
+        column_multiple: 64,
+        encoding: Some(encoding(ScaleRule::Floored((1e-10_f32 / 7.0).to_bits()), ScaleShape::Squeezed)),
         ..OF_COMFY
     },
     // `tensor/asym_w4a8.py`: integers of 8 bits, which 16 levels of each group, or 63, stand for.
@@ -113,6 +115,7 @@ static LAYOUTS: &[Layout] = &[
         global: Combination::Levels,
         zeros: Zeros::Added,
         rotation: RotationUse::Always,
+        encoding: Some(encoding(ScaleRule::Levels, ScaleShape::Matrix)),
         ..OF_COMFY
     },
     // `tensor/awq_w4a16.py`

@@ -166,7 +166,7 @@ pub static SCHEMES: &[Scheme] = &[
                 limits: Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
                 ..layout(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None))
             },
-            layout(COMFYUI, "comfy-int8", symmetric(8, Group::Tensor, Some(Float32))),
+            layout(COMFYUI, "comfy-int8", symmetric(8, Group::Channel, Some(Float32))),
         ],
         in_model: Some(onnx(symmetric(8, Group::Channel, None))),
         ..BASE
@@ -182,7 +182,10 @@ pub static SCHEMES: &[Scheme] = &[
         name: "int4",
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None))],
+        layouts: &[
+            layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None)),
+            layout(COMFYUI, "comfy-int4", symmetric(4, Group::Channel, Some(Float32))),
+        ],
         in_model: Some(onnx(symmetric(4, GROUP, None))),
         ..BASE
     },
@@ -239,7 +242,8 @@ pub static SCHEMES: &[Scheme] = &[
             // The quant_method of config.json in SGLang, TensorRT-LLM and transformers.
             layout("mxfp8", "hf-fp8", float(Float8E4M3FN, Group::Block([1, 32]), Some(Uint8))),
             layout(MODELOPT, "modelopt-mxfp8", MXFP8),
-            layout(COMFYUI, "comfy-mxfp8", TargetGrid { scale: Some(Float8E8M0), ..MXFP8 }),
+            // ComfyUI's reader of safetensors fails on float8e8m0.
+            layout(COMFYUI, "comfy-mxfp8", MXFP8),
             layout(MLX, "mlx-mxfp8", MXFP8),
         ],
         ..BASE
@@ -285,6 +289,21 @@ pub static SCHEMES: &[Scheme] = &[
         "int8 in words, a scale and a zero point for each 128 values",
         &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP, None))],
     ),
+    Scheme {
+        name: "w4a8",
+        summary: "16 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
+        layouts: &[layout(COMFYUI, "comfy-w4a8", symmetric(4, Group::Neighbours(16), Some(Float8E4M3FN)))],
+        ..BASE
+    },
+    Scheme {
+        name: "w6a8",
+        summary: "63 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
+        layouts: &[SchemeLayout {
+            limits: Some("w6a8 needs a comfy-kitchen that is newer than 0.2.31"),
+            ..layout(COMFYUI, "comfy-w4a8", symmetric(6, Group::Neighbours(16), Some(Float8E4M3FN)))
+        }],
+        ..BASE
+    },
     affine("affine2", "uint2 in words, a scale and an offset for each 64 values", &[mlx(2)]),
     affine("affine3", "uint3 in words, a scale and an offset for each 64 values", &[mlx(3)]),
     affine("affine4", "uint4 in words, a scale and an offset for each 64 values", &[mlx(4)]),
