@@ -21,6 +21,7 @@ mod dequantize_malformed;
 mod diff;
 mod folders;
 mod foreign;
+mod gemma;
 mod gguf;
 mod gguf_out;
 mod gguf_out_casts;

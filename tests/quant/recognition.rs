@@ -233,6 +233,9 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.SCB", Float32, &[32])]).with_bytes("l.0.q.weight_format", Uint8, &[], &[0]), "bnb-int8", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1]), ("l.0.q.input_scale", Float32, &[])]), "quanto", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1])]).config(r#"{"quant_method": "quanto", "weights": "int8"}"#), "quanto", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Uint8, &[32, 48]), ("l.0.q.weight_scale", Float32, &[32, 1]), ("l.0.q.input_activation_scale", Float32, &[])]).config(r#"{"quant_method": "gemma", "num_bits": 4}"#), "gemma-packed", q, &[32, 96]),
+        (Checkpoint::new(&[("l.e.embedding_quantized", Uint8, &[32, 24]), ("l.e.embedding_scale", Float32, &[32, 3])]).config(r#"{"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": true, "module_quant_configs": {"\.[de]$": {"num_bits": 2}, "e": {"num_bits": 8}}}"#), "gemma-packed", "l.e.weight", &[32, 96]),
+        (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Float32, &[32, 1])]).config(r#"{"quant_method": "gemma", "num_bits": 8}"#), "gemma-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 1])]), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).config(&ao("Int8WeightOnlyConfig")).torchao("Int8Tensor", r#""qdata", "scale""#), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 3]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 3])]).config(&ao("IntxWeightOnlyConfig")).torchao("IntxUnpackedToInt8Tensor", r#""qdata", "scale", "zero_point""#), "torchao-int8", q, &[32, 96]),
@@ -419,7 +422,7 @@ fn what_is_missing_or_contradicts_is_named() {
         ),
         (
             f8(("q.weight_scale", Bfloat16, &[192, 1])).config(&ct("float-quantized", r#""num_bits": 8, "type": "float""#).replace("Linear", "re:.*up_proj")),
-            "tensor 'q.weight': 'q.weight' and 'q.weight_scale' are called as in 18 layouts, and the config does not name its \
+            "tensor 'q.weight': 'q.weight' and 'q.weight_scale' are called as in 20 layouts, and the config does not name its \
              module".to_owned(),
         ),
         (

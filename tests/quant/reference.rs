@@ -426,10 +426,14 @@ fn integers(random: &mut Random, cases: &mut Vec<Case>) {
             ("ct-int8", true),
             ("comfy-int8", false),
             ("quanto", false),
+            ("gemma-int8", false),
             ("torchao-int8", false),
             ("torchao-int8", true),
             ("quark-int8", true),
         ] {
+            if !find(layout).unwrap().scale_dtypes.contains(&scale_dtype) {
+                continue;
+            }
             // A row of one value is a group of one.
             let columns = if scale_dtype == Float16 && with_zeros { 1 } else { 256 };
             let draft = Draft::new(random, layout, [1, 70, columns], [1, columns], 8, scale_dtype);
@@ -470,6 +474,15 @@ fn integers(random: &mut Random, cases: &mut Vec<Case>) {
                 cases.push(case);
             }
         }
+    }
+    for (bits, group) in [(2, 256), (4, 32)] {
+        let draft = Draft::new(random, "gemma-packed", [1, 70, 256], [1, group], bits, Float32);
+        let parts = vec![draft.rows(Uint8, bits as usize, 1, false), draft.scale()];
+        let half = f64::from(1 << (bits - 1));
+        let mut case = draft.case(parts, f64::from, plain(Float32), |_| half);
+        case.parameters =
+            Parameters { bits: Some(bits), group: Some(Group::Neighbours(group as u64)), ..Parameters::default() };
+        cases.push(case);
     }
     let draft = Draft::new(random, "bnb-int8", [1, 300, 256], [1, 256], 8, Float32);
     let parts = vec![draft.rows(Int8, 8, 1, false), Stored { shape: vec![300], ..draft.scale() }];
@@ -796,6 +809,7 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
         "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
         "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => round(code * scale, Bfloat16),
         "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" | "quark-mxfp4" => f32(code * to(scale)),
+        "gemma-packed" | "gemma-int8" => f32((code - zero) * to(scale)),
         "modelopt-nvfp4" => f32(code * f32(scale * global)),
         "comfy-nvfp4" => f32(code * to(to(global) * to(scale))),
         "gptoss-mxfp4" | "gptoss-openai" => code * scale,

@@ -15,6 +15,7 @@ mod bitsandbytes;
 mod comfy;
 mod compressed_tensors;
 mod decoded;
+mod gemma;
 mod gguf;
 mod gpt_oss;
 mod gptq;
@@ -56,6 +57,7 @@ static LIBRARIES: &[&Library] = &[
     &gptq::AUTO_ROUND,
     &bitsandbytes::LIBRARY,
     &quanto::LIBRARY,
+    &gemma::LIBRARY,
     &torchao::LIBRARY,
     &quark::LIBRARY,
     &mlx::LIBRARY,

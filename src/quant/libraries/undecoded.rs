@@ -38,7 +38,6 @@ const OF_TORCHAO: &str = "packed codes; let torchao dequantize them";
 const OF_QUANTO: &str = "groups of 2 or 4 bits; let optimum-quanto dequantize them";
 const OF_BITMASK: &str = "values, and bits for their places; let compressed-tensors 0.11.0 decompress them";
 const OF_GGUF: &str = "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools";
-const OF_GEMMA: &str = "2, 4 and 8 bits of quantization-aware training; let transformers dequantize them";
 const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold values";
 
 /// The methods that tcast does not decode. The names come from the source code of each library.
@@ -80,7 +79,6 @@ static UNDECODED: &[UndecodedMethod] = &[
         "NVFP4 with scales in the order of a CUDA kernel",
         &[(".quantized_weight_values", ANY, ".quantized_weight_scale_factors")],
     ),
-    row("Gemma", &["gemma"], OF_GEMMA, &[(".embedding_quantized", &[Int8, Uint8], ".embedding_scale")]),
     row(
         "Nunchaku",
         &["svdquant", "nunchaku"],
