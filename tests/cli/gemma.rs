@@ -58,5 +58,5 @@ fn widths_that_contradict_the_config_are_refused() {
     let parts: [(&str, &str, &[u64], &[u8]); 2] =
         [("m.weight", "U8", &[4, 16], &bytes), ("m.weight_scale", "F32", &[3, 1], &bytes[..12])];
     bench.write("q/model.safetensors", &shard(&parts));
-    refused(r#", "num_bits": 4"#, "'m.weight_scale' has the shape [3, 1]");
+    refused(r#", "num_bits": 4"#, "the shape [3, 1] of 'm.weight_scale' does not show it");
 }

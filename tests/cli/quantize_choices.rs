@@ -418,7 +418,7 @@ fn a_diffusion_model_gets_a_hint_at_the_layout_for_it() {
     };
     let unet = "model.diffusion_model.input_blocks.1.1.attn1.to_q.weight";
     assert_eq!(hinted(unet, "fp8").as_deref(), Some("with --layout comfyui"));
-    assert_eq!(hinted(unet, "int4").as_deref(), Some("in other schemes, such as --scheme fp8 --layout comfyui"));
+    assert_eq!(hinted(unet, "int4-asym").as_deref(), Some("in other schemes, such as --scheme fp8 --layout comfyui"));
     assert_eq!(
         [hinted(unet, "fp8 --layout comfyui"), hinted("model.layers.0.mlp.up_proj.weight", "fp8")],
         [None, None]
