@@ -70,7 +70,9 @@ pub(super) fn rotate(values: &mut [[u8; 8]], size: usize) {
             step *= 4;
         }
         if size == 4 {
-            group.iter_mut().for_each(|value| *value = (f64::from_le_bytes(*value) * scale).to_le_bytes());
+            for value in group {
+                *value = (f64::from_le_bytes(*value) * scale).to_le_bytes();
+            }
         }
     }
 }

@@ -143,6 +143,7 @@ const BNB: &str = r#"{"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb
 const NF4: &str = r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [8, 64], "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5}"#;
 
 /// A checkpoint of each layout, and what is found in it.
+#[allow(clippy::too_many_lines, reason = "a list")]
 fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])> {
     let f8 = |scale: &str, dtype: Dtype, shape: &[u64]| {
         Checkpoint::new(&[("l.0.q.weight", Float8E4M3FN, &[256, 384]), (scale, dtype, shape)])

@@ -106,11 +106,11 @@ impl DecodeGeometry {
         geometry.set_global(&parts, &weight)?;
         geometry.set_zeros(&parts, &weight)?;
         geometry.set_maps(&parts)?;
-        if let Some(size) = parameters.rotation {
-            if !is_rotation(size) || !geometry.columns.is_multiple_of(size) {
-                let columns = geometry.columns;
-                return Err(parts.error(format!("{columns} columns cannot be rotated in groups of {size}")));
-            }
+        let columns = geometry.columns;
+        if let Some(size) = parameters.rotation
+            && (!is_rotation(size) || !columns.is_multiple_of(size))
+        {
+            return Err(parts.error(format!("{columns} columns cannot be rotated in groups of {size}")));
         }
         Ok(geometry)
     }

@@ -20,8 +20,9 @@ pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Res
     let layout = parts.layout;
     let known: &[u32] = match (layout.codes.values, layout.codes.packing) {
         (CodeValues::Stored, _) => return Ok(stored.bits()),
-        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype), _) => return Ok(dtype.bits()),
-        (CodeValues::Signed(dtype), _) => return Ok(dtype.bits()),
+        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype), _) => {
+            return Ok(dtype.bits());
+        }
         (CodeValues::Map, _) => return Ok(4),
         (CodeValues::Levels, _) => &[4, 6],
         (CodeValues::Blocks, _) => return Err(parts.error("the format of its blocks is not known".to_owned())),

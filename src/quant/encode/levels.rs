@@ -201,7 +201,9 @@ impl Loop for EncodeLevels<'_, '_> {
             }
             // The codes of 6 bits start at 1.
             if levels.is_even() {
-                indices.iter_mut().for_each(|index| *index += 1);
+                for index in &mut indices {
+                    *index += 1;
+                }
             }
             store(&indices, geometry.bits == 6, &mut outputs[0][at * stride..][..stride]);
         }
@@ -323,7 +325,9 @@ impl Encoder {
             };
             if let Some(at) = special {
                 tally.take_special(Some(start * columns + at as u64));
-                now.iter_mut().for_each(|out| out.fill(0));
+                for out in &mut now {
+                    out.fill(0);
+                }
                 continue;
             }
             match &self.levels {
