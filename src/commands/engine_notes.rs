@@ -24,7 +24,7 @@ pub(super) fn engine_notes(forms: &QuantizedForms) -> Vec<String> {
         .collect();
     let mut notes = Vec::new();
     for &(scheme, layout) in &stored {
-        notes.extend(layout.limits.map(str::to_owned));
+        notes.extend(layout.limits.map(str::to_owned).filter(|limits| !notes.contains(limits)));
         notes.extend(of_dtype(scheme, layout, forms.computes_in));
     }
     if let [whole, language, ..] = &forms.kinds[..]

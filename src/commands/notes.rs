@@ -214,6 +214,14 @@ fn show_use(shown: &UseNote) {
         UseNote::SharedInputScale => {
             note("all activations have the same global scale; engines lose accuracy where it does not fit");
         }
+        UseNote::Unrotated { count, first, columns, size } => {
+            let first = shorten(first);
+            let which = match count {
+                1 => format!("{first} is not rotated: its {columns} columns are"),
+                _ => format!("{count} weights are not rotated, such as {first}: their {columns} columns are"),
+            };
+            note(&format!("{which} not a multiple of {size}"));
+        }
         UseNote::SlowGroups(size) => {
             note(&format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
         }
@@ -256,9 +264,10 @@ fn note_diffusion(scheme: &Scheme) {
 }
 
 /// Describes why weights of a shape are kept, and the options that would quantize them.
-fn of_misfit(Misfit { why, scheme, shape, first, count }: &Misfit, layout: &str, group_size: Option<u64>) -> String {
+fn of_misfit(Misfit { why, scheme, shape, first, count }: &Misfit, layout: &str, group_size: Option<Group>) -> String {
     let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
-    let size = [64, 32].into_iter().find(|size| group_size.unwrap_or(128) > *size && has_columns(size));
+    let most = if let Some(Group::Neighbours(size)) = group_size { size } else { 128 };
+    let size = [64, 32].into_iter().find(|size| most > *size && has_columns(size));
     let fits_all = |scheme: &&Scheme| {
         let stored = scheme.in_layout(Some(layout));
         stored.is_some_and(|stored| matches!(stored.grid.group, Group::Channel | Group::Tensor))

@@ -1,6 +1,6 @@
 //! Parsers of values on the command line.
 
-use crate::quant::{SCHEMES, Scheme};
+use crate::quant::{Group, Rotation, SCHEMES, Scheme};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command};
 use std::ffi::OsStr;
@@ -73,9 +73,20 @@ pub(super) fn layout() -> impl TypedValueParser<Value = &'static str> {
     PossibleValuesParser::new(layouts()).map(move |typed| named(&typed).expect("it is a possible value"))
 }
 
-pub(super) fn group_size(text: &str) -> Result<u64, String> {
+pub(super) fn group_size(text: &str) -> Result<Group, String> {
+    if text.eq_ignore_ascii_case("channel") {
+        return Ok(Group::Channel);
+    }
     let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
-    size.ok_or_else(|| "not a multiple of 8 from 8 to 65536".to_owned())
+    size.map(Group::Neighbours).ok_or_else(|| "not a multiple of 8 from 8 to 65536, and not channel".to_owned())
+}
+
+pub(super) fn rotation(text: &str) -> Result<Rotation, String> {
+    match text {
+        "none" => Ok(Rotation::Off),
+        "16" | "64" | "256" | "1024" => Ok(Rotation::Columns(text.parse().unwrap_or_default())),
+        _ => Err("not 16, 64, 256, 1024 or none".to_owned()),
+    }
 }
 
 pub(super) fn scale(text: &str) -> Result<f32, String> {

@@ -5,10 +5,10 @@ use super::parsers;
 use super::shared::{path_as_text, texts};
 use super::{ContentOptions, Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
-use crate::quant::{Arithmetic, GGUF, SCHEMES, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, GGUF, Group, Rotation, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
 use crate::text::shorten;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
 /// Options of `quantize`: makes codes and scales of weights, and copies all other tensors.
@@ -37,15 +37,28 @@ pub struct QuantizeOptions {
 
     /// Values that share a scale [default: 128]
     ///
-    /// For int4, int4-asym and int8a16; the groups of the other schemes have one size.
+    /// A multiple of 8, or channel for a whole row. For integers in words, from int2 to int8-asym; the groups of the other
+    /// schemes have one size.
+    #[serde(serialize_with = "group_size")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = parsers::group_size))]
-    pub group_size: Option<u64>,
+    pub group_size: Option<Group>,
+
+    /// Columns that are rotated together [default: 256]
+    ///
+    /// 16, 64, 256, 1024 or none. For int8, int4, w4a8 and w6a8 of comfyui; only int8 can do without. A weight of int8 whose
+    /// columns are not a multiple stays unrotated; other such weights are copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "N", value_parser = parsers::rotation, hide_short_help = true)
+    )]
+    pub rotation: Option<Rotation>,
 
     /// Rounding of scales and codes
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
     pub arithmetic: Arithmetic,
 
-    /// Choice of the scale of a group in nvfp4, mxfp4, int4 and int4-asym
+    /// Choice of the scale of a group in nvfp4, mxfp4 and integers below 8 bits
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
     pub search: ScaleChoice,
 
@@ -154,6 +167,16 @@ pub struct QuantizeOptions {
     pub tensors: TensorOptions,
 }
 
+/// Serializes the size of groups as on the command line.
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn group_size<S: Serializer>(group: &Option<Group>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    match group {
+        Some(Group::Neighbours(size)) => serializer.serialize_u64(*size),
+        Some(_) => serializer.serialize_str("channel"),
+        None => serializer.serialize_none(),
+    }
+}
+
 impl QuantizeOptions {
     /// Returns options that quantize weights with a scheme in its default layout. The scheme has a name such as `nvfp4`, or
     /// an alias of vLLM.
@@ -181,10 +204,12 @@ impl QuantizeOptions {
         let has = |what: &dyn Fn(&Scheme) -> bool| options.schemes().any(what);
         let layout = options.layout_in_effect().unwrap_or_default();
         let has_groups = has(&Scheme::has_group_size);
+        let has_rotation = has(&|scheme| scheme.has_rotation(layout));
         let has_search = has(&Scheme::has_search);
         let has_partial_blocks = has(&|scheme| scheme.has_partial_blocks(layout));
         let has_activations = has(&Scheme::has_activation_scale);
         options.group_size = options.group_size.filter(|_| has_groups);
+        options.rotation = options.rotation.filter(|_| has_rotation);
         options.search = if has_search { options.search } else { ScaleChoice::default() };
         options.partial_blocks &= has_partial_blocks;
         options.input_global_scale = options.input_global_scale.filter(|_| has_activations);

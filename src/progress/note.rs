@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
 use crate::operator::Operator;
-use crate::quant::{Layout, Scheme, Unfit};
+use crate::quant::{Group, Layout, Scheme, Unfit};
 use crate::select::{KeptReason, Pattern};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ pub(crate) enum LoraNote {
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum UseNote {
     /// Weights that are kept because of their shape, for this layout and group size.
-    Misfits { misfits: Vec<Misfit>, layout: &'static str, group_size: Option<u64> },
+    Misfits { misfits: Vec<Misfit>, layout: &'static str, group_size: Option<Group> },
     /// The names are those of a diffusion model, and the layout for such models is not the scheme's default.
     OfDiffusion(&'static Scheme),
     /// An embedding, the first of those that a rule quantizes.
@@ -147,6 +147,9 @@ pub(crate) enum UseNote {
     Quantized(Box<QuantizedForms>),
     /// All activations get the same global scale.
     SharedInputScale,
+    /// Number of weights that are not rotated because of their columns, the first, its columns, and the number that would be
+    /// rotated together.
+    Unrotated { count: u64, first: String, columns: u64, size: u64 },
     /// A group size for which engines have no fast kernels.
     SlowGroups(u64),
 

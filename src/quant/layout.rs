@@ -18,11 +18,13 @@ pub enum Role {
     GlobalScale,
     /// The code that represents 0, for each group.
     ZeroPoint,
-    /// The number added to the products of each group (MLX).
+    /// The scale of each row, which multiplies integers (`ComfyUI`).
+    RowScale,
+    /// The number added to the products of each group (MLX, `ComfyUI`).
     Offset,
     /// The group of each column: activation order.
     GroupIndex,
-    /// The values of the 16 codes of bitsandbytes.
+    /// The values of the 16 codes of bitsandbytes, or the levels of `ComfyUI`.
     CodeMap,
     /// The scales of scales that are codes themselves (bitsandbytes), one for each 256 scales.
     NestedScale,
@@ -44,6 +46,7 @@ impl Role {
             Self::OtherCodes => "other codes",
             Self::Scale => "scales",
             Self::GlobalScale => "global scale",
+            Self::RowScale => "scales of rows",
             Self::ZeroPoint => "zero points",
             Self::Offset => "offsets",
             Self::GroupIndex => "group index",
@@ -117,8 +120,12 @@ pub enum CodeValues {
     Float(Dtype),
     /// [`CodeValues::Float`], where negative zero reads as positive (`ModelOpt`'s NVFP4).
     FloatWithoutNegativeZero(Dtype),
+    /// A signed integer of fewer than 8 bits.
+    Signed(Dtype),
     /// An unsigned integer of [`super::Parameters::bits`] bits, minus the zero point.
     Unsigned,
+    /// An entry of [`Role::CodeMap`], or without one an unsigned integer minus half of its range (`ComfyUI`).
+    Levels,
     /// An entry of [`Role::CodeMap`].
     Map,
     /// A number of the format in [`super::Parameters::blocks`], whose blocks hold codes and scales (GGUF).
@@ -132,6 +139,8 @@ pub enum Packing {
     Rows(u64),
     /// Like `Rows(1)`, but the high four bits of a byte are the first of two codes (`ComfyUI`'s NVFP4).
     RowsHighFirst,
+    /// Each row is the low four bits of all codes as in `Rows(1)`, and then their upper two bits, if they have them.
+    Planes,
     /// One stream through all rows, the high four bits of a byte first (bitsandbytes).
     Flat,
     /// One stream through all rows, low bits of a byte first (ONNX).
@@ -203,6 +212,9 @@ pub enum Combination {
     /// There is no global scale; values are divided by 127 at the end (bitsandbytes' int8, whose scale is the largest
     /// value).
     Over127,
+    /// The product of code and scale is rounded to an integer of at most 127, and multiplied by the scale of its row
+    /// ([`Role::RowScale`]). The result is rounded to the target before it is rotated (`ComfyUI`).
+    Levels,
 }
 
 impl Combination {
@@ -228,8 +240,27 @@ pub enum Zeros {
     /// Not zero points but [`Role::Offset`]: as many as scales, in their dtype. The library rounds the product to this
     /// dtype before it adds the offset, and the sum (MLX).
     Offset,
+    /// Like `Offset`, but in the order of the transpose, [groups, rows], if the part exists, and codes are centered. The
+    /// types of products are those of the layout (`ComfyUI`).
+    Added,
     /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0 (ONNX).
     Stream,
+}
+
+impl Zeros {
+    /// True if numbers are added to the products.
+    pub(super) fn are_offsets(self) -> bool {
+        matches!(self, Self::Offset | Self::Added)
+    }
+}
+
+/// The use of a rotation by a layout: see [`super::rotation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotationUse {
+    Never,
+    /// If the description of a weight says so.
+    Optional,
+    Always,
 }
 
 /// The type that a step of the arithmetic rounds to. Products have exact factors, so a step rounds once.
@@ -244,6 +275,8 @@ pub enum Precision {
     Target,
     /// float32, then the original type of the weight, [`super::Parameters::weight_dtype`].
     Weight,
+    /// The type of the stored scales if the weight is decoded to it, and otherwise float32.
+    Promoted,
 }
 
 /// Storage of quantized weights in one library.
@@ -272,6 +305,9 @@ pub struct Layout {
     /// Effect of the global scale on the scales.
     pub global: Combination,
     pub zeros: Zeros,
+    pub rotation: RotationUse,
+    /// Columns that kernels of the library multiply together: a multiple of it is needed.
+    pub column_multiple: u64,
     /// The type that scales, the global scale and their product are rounded to: float32 or the target.
     pub scale_precision: Precision,
     /// The type that the product of code and scale is rounded to, before it is converted to the target.

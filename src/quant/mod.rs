@@ -36,6 +36,7 @@ mod layout;
 mod libraries;
 mod parts;
 mod recognize;
+mod rotation;
 mod rules;
 mod scheme;
 mod transcode;
@@ -49,8 +50,8 @@ pub use encode::{
 };
 pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,
-    codes_in_words,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, RotationUse,
+    ScaleOrder, Zeros, codes_in_words,
 };
 pub use libraries::{
     COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target, find,
@@ -62,6 +63,7 @@ pub use recognize::{
     is_activation_scale, is_named_as_part, may_be_quantized, probe, scale_names,
 };
 pub(crate) use recognize::{contradictions, decoded_name};
+pub use rotation::Rotation;
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

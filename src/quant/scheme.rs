@@ -1,7 +1,7 @@
 //! Schemes that users choose, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
 use super::gguf::GgufScheme;
-use super::layout::{CodeValues, Group, Layout};
+use super::layout::{CodeValues, Group, Layout, RotationUse};
 use super::rules::ScaleRule;
 use crate::dtype::Dtype;
 
@@ -48,6 +48,11 @@ pub struct SchemeLayout {
 }
 
 impl SchemeLayout {
+    /// True if groups can have any size.
+    pub fn has_group_size(&self) -> bool {
+        matches!(self.row.codes.values, CodeValues::Unsigned | CodeValues::Levels)
+    }
+
     /// Returns the computation of its scales.
     pub fn rule(&self) -> ScaleRule {
         self.row.encoding.expect("schemes have layouts that can be written").scale
@@ -77,9 +82,14 @@ impl serde::Serialize for Scheme {
 }
 
 impl Scheme {
-    /// True if `--group-size` may change the groups: groups of integers packed into words can have any size.
+    /// True if `--group-size` may change the groups: groups of integers packed into words, and of levels, can have any size.
     pub fn has_group_size(&self) -> bool {
-        self.layouts.iter().any(|layout| layout.row.codes.values == CodeValues::Unsigned)
+        self.layouts.iter().any(SchemeLayout::has_group_size)
+    }
+
+    /// True if the weights of this scheme can be rotated in the layout of this name.
+    pub fn has_rotation(&self, layout: &str) -> bool {
+        self.in_layout(Some(layout)).is_some_and(|layout| layout.row.rotation != RotationUse::Never)
     }
 
     /// True if scales can be searched for its codes.

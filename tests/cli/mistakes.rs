@@ -541,10 +541,9 @@ fn where_no_command_is_meant_the_message_says_what_to_decide() {
     fs::create_dir(bench.path("docs")).unwrap();
     for (line, code, remedy) in [
         (
-            "cast llama --to int8-asym",
+            "cast llama --to mxfp6-asym",
             2,
-            "tcast quantize has these schemes: int8 (int8, a scale for each row), int8a16 (int8 in words, a scale for \
-             each 128 values), affine8 (uint8, a scale and an offset for each 64 values)",
+            "tcast quantize has these schemes: mxfp6 (float6e2m3, a power of two for each 32 values)",
         ),
         ("cast x.npy --to f16,bf16 -o y.npy", 2, "run a command for each type, with an output of its own"),
         (
@@ -554,9 +553,9 @@ fn where_no_command_is_meant_the_message_says_what_to_decide() {
         ),
         ("quantize llama --scheme fp8 --activations", 2, "leave --activations out"),
         (
-            "quantize llama --scheme int8 --asym",
+            "quantize llama --scheme fp8 --asym",
             2,
-            "int4-asym has zero points, affine4 and affine8 have offsets, and other schemes have neither",
+            "schemes that end in -asym have zero points, those of affine have offsets, and other schemes have neither",
         ),
         ("cast tiny.gguf -o t.safetensors", 1, "tcast dequantize 'tiny.gguf' --to float32 -o 't.safetensors'"),
         ("inspect https://huggingface.co/gpt2", 1, "hf download 'gpt2'"),

@@ -144,7 +144,7 @@ fn each_layout_can_be_decoded_again() {
         ("fp8-block", "modelopt", 30.0),
         ("fp8-block-ue8m0", "huggingface", 30.0),
         ("int8", "compressed-tensors", 35.0),
-        ("int8", "comfyui", 22.0),
+        ("int8", "comfyui", 35.0),
         ("int8a16", "compressed-tensors", 35.0),
         ("int4", "compressed-tensors", 12.0),
         ("int4-asym", "compressed-tensors", 14.0),
@@ -619,4 +619,39 @@ fn a_dry_run_says_what_would_become_of_each_tensor() {
     assert!(outcome.stdout.contains("bfloat16 kept: embeddings"), "{}", outcome.stdout);
     assert!(outcome.stderr.starts_with("would quantize 28 tensors to mxfp4, copy 10: "), "{}", outcome.stderr);
     assert_eq!(bench.files(), ["m"]);
+}
+
+#[test]
+fn integers_of_every_width_have_the_config_of_their_preset() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    for (scheme, option, bits) in [
+        ("int2", "--group-size 32", 2),
+        ("W3A16", "--group-size channel", 3),
+        ("int5-asym", "--group-size 64", 5),
+        ("int6", "--group-size CHANNEL", 6),
+        ("int7-asym", "--group-size channel", 7),
+        ("int8-asym", "--group-size 32", 8),
+    ] {
+        let outcome = bench.run(&format!("quantize m --scheme {scheme} {option} -o q -f"));
+        assert_eq!(outcome.code, Some(0), "{scheme}: {}", outcome.stderr);
+        let note = "vLLM runs integers of 2, 3, 5, 6 and 7 bits only with its humming kernels";
+        assert_eq!(outcome.stderr.contains(note), bits != 8, "{scheme}");
+        let config: Value = serde_json::from_str(&fs::read_to_string(bench.path("q/config.json")).unwrap()).unwrap();
+        let group = &config["quantization_config"]["config_groups"]["group_0"];
+        let weights = &group["weights"];
+        let size = option.rsplit(' ').next().unwrap().parse::<u64>().ok();
+        assert_eq!((&group["format"], &group["input_activations"]), (&"pack-quantized".into(), &Value::Null));
+        assert_eq!((&weights["num_bits"], &weights["type"]), (&bits.into(), &"int".into()), "{scheme}");
+        let strategy = if size.is_some() { "group" } else { "channel" };
+        assert_eq!((&weights["group_size"], &weights["strategy"]), (&size.into(), &strategy.into()), "{scheme}");
+        assert_eq!(weights["symmetric"], !scheme.ends_with("-asym"), "{scheme}");
+        bench.run("dequantize q -o back -f -q").expect(0, "", "");
+        let diff: Value = serde_json::from_str(&bench.run("diff m back --json").stdout).unwrap();
+        let sqnr = diff["tensors"].as_array().unwrap().iter().filter_map(|it| it["figures"]["sqnr_db"].as_f64());
+        let least = sqnr.fold(f64::INFINITY, f64::min);
+        assert!(least > 6.0 * f64::from(bits) - 13.0, "{scheme}: {least}");
+    }
+    let outcome = bench.run("quantize m --scheme int4 --group-size row -o q -f");
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("not a multiple of 8 from 8 to 65536, and not channel"), "{}", outcome.stderr);
 }

@@ -170,6 +170,15 @@ fn a_shape_that_does_not_fit_is_explained() {
     noted(&[128, 0], partial, "it has no elements");
     // vLLM reads zero points in words of eight rows.
     noted(&[44, 128], "--scheme int4-asym", "its 44 rows are not a multiple of 8; --scheme fp8 fits any");
+    noted(&[42, 128], "--scheme int8-asym", "its 42 rows are not a multiple of 4; --scheme fp8 fits any");
+    // It does not read those of other widths, whose last words are padded.
+    let bench = bench_with(&[("a.o_proj.weight", &[43, 128])], "{}");
+    for scheme in ["int2-asym", "int3-asym", "int5-asym", "int6-asym", "int7-asym"] {
+        let words = (43 * scheme[3..4].parse::<usize>().unwrap()).div_ceil(32);
+        bench.run(&format!("quantize m --scheme {scheme} -o out -f -q")).expect(0, "", "");
+        assert_eq!(tensors(&bench.path("out"))["a.o_proj.weight_zero_point"].1, [words, 1], "{scheme}");
+        bench.run("dequantize out -o back -f -q").expect(0, "", "");
+    }
 }
 
 #[test]
@@ -409,7 +418,7 @@ fn a_diffusion_model_gets_a_hint_at_the_layout_for_it() {
     };
     let unet = "model.diffusion_model.input_blocks.1.1.attn1.to_q.weight";
     assert_eq!(hinted(unet, "fp8").as_deref(), Some("with --layout comfyui"));
-    assert_eq!(hinted(unet, "int4").as_deref(), Some("in other schemes, such as --scheme fp8 --layout comfyui"));
+    assert_eq!(hinted(unet, "int4-asym").as_deref(), Some("in other schemes, such as --scheme fp8 --layout comfyui"));
     assert_eq!(
         [hinted(unet, "fp8 --layout comfyui"), hinted("model.layers.0.mlp.up_proj.weight", "fp8")],
         [None, None]

@@ -124,7 +124,7 @@ fn schemes_and_rules_are_answered_with_those_of_the_layout() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     let last = |line: &str| advice(&bench, &line.split(' ').collect::<Vec<_>>()).lines().last().unwrap().to_owned();
     for (line, wanted) in [
-        ("quantize m --scheme int4 --layout mlx", "choose --scheme affine4 or --layout compressed-tensors"),
+        ("quantize m --scheme int4-asym --layout mlx", "choose --scheme affine4 or --layout compressed-tensors"),
         (
             "quantize m --scheme int8 --layout mlx",
             "choose --scheme affine8 or --layout compressed-tensors or --layout comfyui",

@@ -100,15 +100,6 @@ const METHODS: &[(&str, &str, &[Tensor])] = &[
             ("q.quantized_weight_amax", "F32", &[1]),
         ],
     ),
-    (
-        "Gemma",
-        r#""quant_method":"gemma","num_bits":4,"quantize_embeddings":true"#,
-        &[
-            ("e.embedding_quantized", "U8", &[2, 8]),
-            ("e.embedding_scale", "F32", &[2, 1]),
-            ("q.weight_scale", "F32", &[2, 1]),
-        ],
-    ),
 ];
 
 const COMMANDS: [&str; 5] = [

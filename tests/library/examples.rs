@@ -21,6 +21,7 @@ use tcast::dtype::Dtype;
 use tcast::error::Kind;
 use tcast::kernel::Loss;
 use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use tcast::quant::Group;
 
 /// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
 #[test]
@@ -155,7 +156,8 @@ fn one_call_quantizes_a_checkpoint_as_the_program_does() {
     assert!(weights.len() == 28 && weights[0].ends_with("[128, 352]"), "{weights:?}");
     bench.run("quantize model --scheme nvfp4 -o b -q").expect(0, "", "");
     same(&tree(&bench.path("a")), &tree(&bench.path("b")));
-    let options = QuantizeOptions { group_size: Some(32), ..QuantizeOptions::scheme("W4A16").unwrap() };
+    let options =
+        QuantizeOptions { group_size: Some(Group::Neighbours(32)), ..QuantizeOptions::scheme("W4A16").unwrap() };
     tcast::quantize(bench.path("model"), bench.path("c"), &options).unwrap();
     bench.run("quantize model --scheme int4 --group-size 32 -o d -q").expect(0, "", "");
     same(&tree(&bench.path("c")), &tree(&bench.path("d")));

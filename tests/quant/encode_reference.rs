@@ -12,7 +12,7 @@ use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
 use tcast::quant::{
     Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Parameters, Part, Role,
-    SCHEMES, ScaleChoice, SchemeLayout, TargetGrid,
+    RotationUse, SCHEMES, ScaleChoice, SchemeLayout, TargetGrid,
 };
 
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float16, Float32, Uint8};
@@ -277,6 +277,11 @@ fn is_whole(grid: &TargetGrid) -> bool {
     grid.group == Group::Tensor
 }
 
+/// True if values are not rotated before they are encoded: `tests/cli/comfy.rs` compares the other layouts.
+fn is_compared(stored: &SchemeLayout) -> bool {
+    stored.row.rotation != RotationUse::Always
+}
+
 /// The codes and scales of a weight as lists, row by row.
 struct Expected {
     codes: Vec<Option<u8>>,
@@ -402,7 +407,7 @@ fn codes_and_scales_are_those_of_the_formulas() {
     let mut random = Random { state: 0x5eed, is_ordinary: true };
     let mut compared = 0;
     for scheme in SCHEMES {
-        for stored in scheme.layouts {
+        for stored in scheme.layouts.iter().filter(|stored| is_compared(stored)) {
             for source in [Bfloat16, Float16, Float32] {
                 for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
                     let (rows, columns) =
@@ -439,7 +444,7 @@ fn codes_and_scales_are_those_of_the_formulas() {
                             // Zero points are packed down each column, in words of 32 bits.
                             let mut stream = vec![0; rows * bits / 8 + 8];
                             put(&mut stream, row * bits, bits, (zero + 2_f64.powi(bits as i32 - 1)) as u32);
-                            for (word, bytes) in stream[..rows * bits / 8].chunks(4).enumerate() {
+                            for (word, bytes) in stream[..4 * (rows * bits).div_ceil(32)].chunks(4).enumerate() {
                                 let place = 4 * (word * beside + column);
                                 zeros[place..].iter_mut().zip(bytes).for_each(|(zero, byte)| *zero |= byte);
                             }
@@ -505,7 +510,7 @@ fn half_step(codes: CodeType) -> f64 {
 fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
     let mut random = Random { state: 0xdec0de, is_ordinary: true };
     for scheme in SCHEMES {
-        for stored in scheme.layouts {
+        for stored in scheme.layouts.iter().filter(|stored| is_compared(stored)) {
             for source in [Bfloat16, Float16, Float32] {
                 let (rows, columns) = (128, 256);
                 let weight = Weight::draw(&mut random, source, rows, columns);
@@ -563,7 +568,7 @@ fn what_was_decoded_encodes_to_the_same_values_where_the_scheme_is_idempotent() 
     let mut random = Random { state: 0x1de, is_ordinary: true };
     let mut changed = Vec::new();
     for scheme in SCHEMES {
-        for stored in scheme.layouts {
+        for stored in scheme.layouts.iter().filter(|stored| is_compared(stored)) {
             let (rows, columns) = (128, 256);
             let weight = Weight::draw(&mut random, Float32, rows, columns);
             let shape = [rows as u64, columns as u64];
@@ -595,7 +600,7 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
     let mut random = Random { state: 0x3e, is_ordinary: true };
     let mut gains = Vec::new();
     for scheme in SCHEMES {
-        for stored in scheme.layouts {
+        for stored in scheme.layouts.iter().filter(|stored| is_compared(stored)) {
             for source in [Bfloat16, Float32] {
                 let (rows, columns) = (44, 256);
                 let weight = Weight::draw(&mut random, source, rows, columns);
@@ -604,8 +609,8 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
                     let options = EncodeOptions { scale, ..EncodeOptions::default() };
                     Encoder::new(stored.row, &stored.grid, &shape, source, options)
                 };
-                let is_searched =
-                    matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym") && stored.name != "mlx";
+                let is_packed = matches!(stored.grid.codes, CodeType::Int { bits: ..8, .. });
+                let is_searched = (matches!(scheme.name, "nvfp4" | "mxfp4") || is_packed) && stored.name != "mlx";
                 assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{} {}", scheme.name, stored.name);
                 let Ok(encoder) = with(ScaleChoice::Mse) else { continue };
                 let (parts, searched) = encode(&encoder, &weight);
@@ -652,7 +657,10 @@ fn is_least(encoder: &Encoder, stored: &SchemeLayout, weight: &Weight, parts: &[
 #[test]
 fn infinite_values_and_nan_are_counted_and_found() {
     let mut random = Random { state: 0x0bad, is_ordinary: true };
-    for (scheme, stored) in SCHEMES.iter().flat_map(|scheme| scheme.layouts.iter().map(move |stored| (scheme, stored)))
+    for (scheme, stored) in SCHEMES
+        .iter()
+        .flat_map(|scheme| scheme.layouts.iter().map(move |stored| (scheme, stored)))
+        .filter(|(_, stored)| is_compared(stored))
     {
         let mut weight = Weight::draw(&mut random, Float32, 128, 256);
         weight.values[5000] = f32::NAN;

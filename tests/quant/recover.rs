@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
     Arithmetic, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Layout, Parameters, Part, Recoverer,
-    Role, SCHEMES, ScaleMatch, Scheme, SchemeLayout, TargetGrid, find,
+    Role, RotationUse, SCHEMES, ScaleMatch, Scheme, SchemeLayout, TargetGrid, find,
 };
 
 /// The stored bytes of the parts of a weight, in the order of the encoder.
@@ -226,7 +226,9 @@ fn weights(dtype: Dtype, count: usize) -> Vec<u8> {
 /// All combinations of scheme and layout, with a shape that fits the groups.
 fn combinations() -> impl Iterator<Item = (&'static str, &'static SchemeLayout, Vec<u64>)> {
     let of = |scheme: &'static Scheme| scheme.layouts.iter().map(|stored| (scheme.name, stored));
-    SCHEMES.iter().flat_map(of).map(|(name, stored)| {
+    // Rotated values are not recovered.
+    let is_recovered = |(_, stored): &(&str, &SchemeLayout)| stored.row.rotation != RotationUse::Always;
+    SCHEMES.iter().flat_map(of).filter(is_recovered).map(|(name, stored)| {
         let shape = match stored.grid.group {
             Group::Block([rows, _]) if rows > 1 => vec![256, 384],
             _ => vec![40, 384],

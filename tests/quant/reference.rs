@@ -426,10 +426,14 @@ fn integers(random: &mut Random, cases: &mut Vec<Case>) {
             ("ct-int8", true),
             ("comfy-int8", false),
             ("quanto", false),
+            ("gemma-int8", false),
             ("torchao-int8", false),
             ("torchao-int8", true),
             ("quark-int8", true),
         ] {
+            if !find(layout).unwrap().scale_dtypes.contains(&scale_dtype) {
+                continue;
+            }
             // A row of one value is a group of one.
             let columns = if scale_dtype == Float16 && with_zeros { 1 } else { 256 };
             let draft = Draft::new(random, layout, [1, 70, columns], [1, columns], 8, scale_dtype);
@@ -470,6 +474,15 @@ fn integers(random: &mut Random, cases: &mut Vec<Case>) {
                 cases.push(case);
             }
         }
+    }
+    for (bits, group) in [(2, 256), (4, 32)] {
+        let draft = Draft::new(random, "gemma-packed", [1, 70, 256], [1, group], bits, Float32);
+        let parts = vec![draft.rows(Uint8, bits as usize, 1, false), draft.scale()];
+        let half = f64::from(1 << (bits - 1));
+        let mut case = draft.case(parts, f64::from, plain(Float32), |_| half);
+        case.parameters =
+            Parameters { bits: Some(bits), group: Some(Group::Neighbours(group as u64)), ..Parameters::default() };
+        cases.push(case);
     }
     let draft = Draft::new(random, "bnb-int8", [1, 300, 256], [1, 256], 8, Float32);
     let parts = vec![draft.rows(Int8, 8, 1, false), Stored { shape: vec![300], ..draft.scale() }];
@@ -679,6 +692,88 @@ fn mlx(random: &mut Random, cases: &mut Vec<Case>) {
     }
 }
 
+/// Integers of 4 bits with signs, integers that levels stand for, and centered codes with offsets.
+fn comfy(random: &mut Random, cases: &mut Vec<Case>) {
+    for scale_dtype in [Float32, Bfloat16, Float16] {
+        let draft = Draft::new(random, "comfy-int4", [1, 70, 256], [1, 256], 4, scale_dtype);
+        let parts = vec![draft.rows(Int8, 4, 1, false), Stored { shape: vec![70], ..draft.scale() }];
+        let case = draft.case(parts, |code| f64::from((code as i32 ^ 8) - 8), plain(scale_dtype), none);
+        cases.push(Case { parameters: Parameters { group: Some(Group::Channel), ..Parameters::default() }, ..case });
+        let draft = Draft::new(random, "comfy-awq", [1, 24, 1280], [1, 64], 4, scale_dtype);
+        // Far enough from each product that no sum is a tie in float64.
+        let offset = |at: usize| bits_of(round(0.3 + at as f64 / 77.0, scale_dtype), scale_dtype);
+        let width = scale_dtype.bits() as usize / 8;
+        let transposed = |bits: &dyn Fn(usize) -> u32| {
+            let places = (0..20).flat_map(|group| (0..24).map(move |row| row * 20 + group));
+            places.flat_map(|at| bits(at).to_le_bytes()[..width].to_vec()).collect()
+        };
+        let part = |role, bytes| Stored { role, dtype: scale_dtype, shape: vec![20, 24], bytes };
+        let parts = vec![
+            draft.rows(Int8, 4, 1, false),
+            part(Role::Scale, transposed(&|at| draft.scales[at])),
+            part(Role::Offset, transposed(&offset)),
+        ];
+        let mut case = draft.case(parts, f64::from, plain(scale_dtype), |_| 8.0);
+        for (at, factors) in case.factors.iter_mut().enumerate() {
+            factors.offset = number(scale_dtype, offset(at / 64));
+        }
+        let group = Some(Group::Neighbours(64));
+        case.parameters = Parameters { bits: Some(4), group, ..Parameters::default() };
+        cases.push(case);
+    }
+    let levels: [f32; 16] = std::array::from_fn(|at| (at as f32 - 7.3) / 8.1);
+    for (bits, scale_dtype, has_map, has_offsets) in [
+        (4, Float8E4M3FN, true, false),
+        (4, Float32, true, random.is_ordinary),
+        (4, Float8E4M3FN, false, random.is_ordinary),
+        (6, Float8E4M3FN, false, false),
+        (6, Float32, false, random.is_ordinary),
+    ] {
+        let (rows, columns, group) = (20, 1120, 32);
+        let draft = Draft::new(random, "comfy-w4a8", [1, rows, columns], [1, group], bits, scale_dtype);
+        let stride = columns * bits as usize / 8;
+        let mut stream = vec![0; rows * stride];
+        for ([_, row, column], code) in draft.each().zip(&draft.codes) {
+            put(&mut stream, 8 * row * stride + 4 * column, 4, code & 15);
+            if bits == 6 {
+                put(&mut stream, 8 * (row * stride + columns / 2) + 2 * column, 2, code >> 4);
+            }
+        }
+        let of_row = |row: usize| (0.001 * (row as f32 + 1.0)).to_bits();
+        let offset = |at: usize| (0.3 + at as f32 / 77.0).to_bits();
+        let floats = |role, shape: Vec<usize>, bits: &dyn Fn(usize) -> u32| {
+            let bytes = (0..shape.iter().product()).flat_map(|at| bits(at).to_le_bytes()).collect();
+            Stored { role, dtype: Float32, shape, bytes }
+        };
+        let groups = columns / group;
+        let mut parts = vec![
+            Stored { role: Role::Codes, dtype: Int8, shape: vec![rows, stride], bytes: stream },
+            draft.scale(),
+            floats(Role::RowScale, vec![rows], &of_row),
+        ];
+        if has_map {
+            parts.push(floats(Role::CodeMap, vec![16], &|at| levels[at].to_bits()));
+        }
+        if has_offsets {
+            parts.push(floats(Role::Offset, vec![groups, rows], &|at| offset(at % rows * groups + at / rows)));
+        }
+        let number = plain(scale_dtype);
+        let half = f64::from(1 << (bits - 1));
+        let mut case = draft.case(parts, f64::from, number, none);
+        for (at, factors) in case.factors.iter_mut().enumerate() {
+            let level = if has_map { levels[factors.code as usize].into() } else { factors.code - half };
+            let product = round(level * factors.scale, Float32).round_ties_even();
+            let code = if product.is_nan() { product } else { product.clamp(-127.0, 127.0) };
+            let offset = if has_offsets { f32::from_bits(offset(at / group)).into() } else { -0.0 };
+            let scale = f32::from_bits(of_row(at / columns)).into();
+            *factors = Factors { code, zero: 0.0, scale, global: 0.0, offset };
+        }
+        let group = Some(Group::Neighbours(group as u64));
+        case.parameters = Parameters { bits: Some(bits), group, ..Parameters::default() };
+        cases.push(case);
+    }
+}
+
 /// The bits of a number of a type.
 fn bits_of(value: f64, dtype: Dtype) -> u32 {
     let bytes = bytes(value, dtype);
@@ -695,6 +790,7 @@ fn cases() -> Vec<Case> {
         integers(&mut random, &mut cases);
         transposed(&mut random, &mut cases);
         mlx(&mut random, &mut cases);
+        comfy(&mut random, &mut cases);
     }
     bitsandbytes(&mut cases);
     cases
@@ -706,18 +802,25 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
     let f32 = |value: f64| round(value, Float32);
     let to = |value: f64| round(value, target);
     match case.layout {
-        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" | "mlx-mxfp4"
-        | "mlx-mxfp8" => f32(code * scale),
+        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" | "comfy-int4"
+        | "mlx-mxfp4" | "mlx-mxfp8" => f32(code * scale),
         "torchao-fp8" | "torchao-int8" | "quark-fp8" | "quark-int8" | "quark-uint4" => f32((code - zero) * scale),
         "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => round((code - zero) * scale, scale_dtype),
         "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
         "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => round(code * scale, Bfloat16),
         "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" | "quark-mxfp4" => f32(code * to(scale)),
+        "gemma-packed" | "gemma-int8" => f32((code - zero) * to(scale)),
         "modelopt-nvfp4" => f32(code * f32(scale * global)),
         "comfy-nvfp4" => f32(code * to(to(global) * to(scale))),
         "gptoss-mxfp4" | "gptoss-openai" => code * scale,
         "bnb-4bit" => round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32)),
         "bnb-int8" => f32(f32(code * scale) * f64::from(1.0_f32 / 127.0)),
+        // To the scales' own type in that type, otherwise in float32.
+        "comfy-awq" => {
+            let promoted = if scale_dtype == target { target } else { Float32 };
+            round(f32(round((code - zero) * scale, promoted)) + offset, promoted)
+        }
+        "comfy-w4a8" => f32(f32(code * scale) + offset),
         "mlx-affine" => round(f32(round(code * scale, scale_dtype) + offset), scale_dtype),
         "mlx-nvfp4" => f32(code * f32(scale * f32(global / 2688.0))),
         other => panic!("{other}"),
@@ -730,7 +833,7 @@ fn exactly(case: &Case, factors: Factors) -> f64 {
     match case.layout {
         "ct-nvfp4" => code * scale / global,
         "mlx-nvfp4" => code * scale * global / 2688.0,
-        "mlx-affine" => add(code * scale, offset),
+        "mlx-affine" | "comfy-awq" | "comfy-w4a8" => add((code - zero) * scale, offset),
         "modelopt-nvfp4" | "comfy-nvfp4" => code * scale * global,
         "bnb-int8" => code * scale / 127.0,
         _ => (code - zero) * scale,
@@ -790,7 +893,7 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
                 Combination::Divisor => factors.global.is_infinite(),
                 _ => false,
             };
-        wanted.flushed += if layout.name == "mlx-affine" {
+        wanted.flushed += if case.parts.iter().any(|part| part.role == Role::Offset) {
             u64::from(rounded == 0.0 && value != 0.0)
         } else {
             u64::from(rounded == 0.0 && factors.code != factors.zero && !is_nothing)

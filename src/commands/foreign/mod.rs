@@ -181,7 +181,9 @@ const QUANTIZE: &[Row] = &[
     ("--asym --asymmetric --no-sym --no-symmetric --zero-point", Ending("asym")),
     (
         "--sym --symmetric --no-asym --no-zero-point --asym --asymmetric --no-sym --no-symmetric --zero-point",
-        Advice("int4-asym has zero points, affine4 and affine8 have offsets, and other schemes have neither"),
+        Advice(
+            "schemes that end in -asym have zero points, those of affine have offsets, and other schemes have neither",
+        ),
     ),
     ("--per-channel --desc-act --avx2 --avx512 --avx512-vnni --arm64 --weight-only --static-groups", Nothing),
     (

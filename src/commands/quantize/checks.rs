@@ -6,7 +6,10 @@ use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
-use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, ScaleChoice, Scheme};
+use crate::quant::{
+    Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MLX, Rotation, RotationUse, ScaleChoice, Scheme,
+    SchemeLayout,
+};
 use crate::read::Model;
 use crate::text::flag_with;
 use std::path::Path;
@@ -44,10 +47,29 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     {
         return Err(no_effect("--input-global-scale", format!("{named} has no scale of activations")));
     }
-    if options.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
+    let layout = layout_name(options);
+    let has_group_size = |scheme: &Scheme| {
+        scheme.in_layout(Some(layout)).map_or_else(|| scheme.has_group_size(), SchemeLayout::has_group_size)
+    };
+    if let Some(rotation) = options.rotation {
+        if options.scheme.is_some() && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
+            return Err(no_effect("--rotation", format!("{named} is not rotated in the layout {layout}")));
+        }
+        let is_always = |scheme: &&Scheme| {
+            scheme.in_layout(Some(layout)).is_some_and(|stored| stored.row.rotation == RotationUse::Always)
+        };
+        if let Some(scheme) = args.schemes().find(is_always).filter(|_| rotation == Rotation::Off) {
+            let error =
+                Error::usage(format!("--rotation none: {} is always rotated in the layout {layout}", scheme.name));
+            return Err(error.remedy("leave --rotation out"));
+        }
+    }
+    if options.group_size.is_some() && !args.schemes().any(has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
-    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && ![32, 64, 128].contains(size)) {
+    let of_mlx = [32, 64, 128].map(Group::Neighbours);
+    if let Some(group) = options.group_size.filter(|group| layout_name(options) == MLX && !of_mlx.contains(group)) {
+        let size = if let Group::Neighbours(size) = group { size.to_string() } else { "channel".to_owned() };
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
         return Err(error.remedy("choose --group-size 32, 64 or 128"));
     }

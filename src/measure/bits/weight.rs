@@ -67,7 +67,7 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
 fn fields(codes: CodeKind, &Explanation { code, code_bits, .. }: &Explanation) -> Vec<(BitField, String)> {
     match codes {
         CodeKind::Dtype(dtype) => parts(dtype, code.into()),
-        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Offset(_) | CodeKind::Map | CodeKind::Blocks(_) => {
+        _ => {
             vec![(BitField::Integer, format!("{code:0width$b}", width = code_bits as usize))]
         }
     }
@@ -77,9 +77,7 @@ fn fields(codes: CodeKind, &Explanation { code, code_bits, .. }: &Explanation) -
 fn code(codes: CodeKind, explanation: &Explanation) -> String {
     match codes {
         CodeKind::Dtype(dtype) => meaning(dtype, explanation.code.into()).value,
-        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Offset(_) | CodeKind::Map | CodeKind::Blocks(_) => {
-            float(explanation.number.into())
-        }
+        _ => float(explanation.number.into()),
     }
 }
 

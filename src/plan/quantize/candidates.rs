@@ -8,7 +8,7 @@ use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
-use crate::quant::{Grid, Group, RowMap, Scheme};
+use crate::quant::{Grid, RowMap, Scheme};
 #[cfg(feature = "cli")]
 use crate::read::Model;
 use crate::read::{DecodedValues, Decoders, ModelTensor};
@@ -216,8 +216,8 @@ impl<'a> Planner<'_, 'a> {
     /// Returns the target for a scheme, with the group size that the options request.
     fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
         let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
-        if let (Some(size), true) = (self.options.group_size, scheme.has_group_size()) {
-            target.grid.group = Group::Neighbours(size);
+        if let (Some(group), true) = (self.options.group_size, target.layout.has_group_size()) {
+            target.grid.group = group;
         }
         Ok(target)
     }

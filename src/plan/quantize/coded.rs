@@ -157,7 +157,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..target.grid };
             let key = (target.scheme.name, grid, shape, dtype, has_full_precision);
-            let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
+            let new =
+                || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options, true).map(Arc::new);
             encoders.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(target.layout.row, &target.grid, decoder.grid().scale)).ok();

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
-    CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
+    CodeType, EncodeOptions, Encoder, Group, RotationUse, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
 };
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -44,7 +44,7 @@ impl Planner<'_, '_> {
                 }
                 _ => encoders
                     .entry((target.scheme.name, target.grid, shape, *dtype, false))
-                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.encoding()).map(Arc::new))
+                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.encoding(), false).map(Arc::new))
                     .clone()
                     .map(|encoder| (encoder, None)),
             };
@@ -117,12 +117,15 @@ impl Planner<'_, '_> {
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,
+        is_coded: bool,
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
             let multiples = match (target.grid.group, target.grid.codes) {
                 (Group::Block(block), _) if !self.options.partial_blocks => block,
-                // vLLM reads whole words of zero points.
-                (_, CodeType::Int { bits, symmetric: false }) if target.layout.row.zeros != Zeros::Offset => {
+                // vLLM reads whole words of zero points. It does not load the other widths.
+                (_, CodeType::Int { bits: bits @ (4 | 8), symmetric: false })
+                    if target.layout.row.zeros != Zeros::Offset =>
+                {
                     [codes_in_words(bits), 1]
                 }
                 _ => [1, 1],
@@ -134,6 +137,18 @@ impl Planner<'_, '_> {
                 return Err(Unfit::Rows { rows, multiple: multiples[0] });
             }
         }
+        let size = self.options.rotation.unwrap_or_default().columns();
+        let rotation = match target.layout.row.rotation {
+            RotationUse::Never => None,
+            // Codes can be moved to rows that are not rotated.
+            RotationUse::Optional if is_coded => None,
+            RotationUse::Optional => {
+                size.filter(|size| shape.last().is_some_and(|columns| columns.is_multiple_of(*size)))
+            }
+            RotationUse::Always if self.options.scheme.is_none() => return Err(Unfit::Grid),
+            RotationUse::Always => size,
+        };
+        let options = EncodeOptions { rotation, ..options };
         let new = |options| Encoder::new(target.layout.row, &target.grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.

@@ -39,8 +39,8 @@ use crate::operator::Operator;
 use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
-    TargetGrid, metadata_of, named_dtype,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RotationUse, RowMap, Scheme,
+    SchemeLayout, TargetGrid, metadata_of, named_dtype,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
@@ -233,10 +233,33 @@ impl Planner<'_, '_> {
         notes.extend(options.scheme.filter(|_| is_of_diffusion).map(UseNote::OfDiffusion));
         notes.extend(weights.iter().find(is_embedding).map(|weight| UseNote::QuantizedEmbedding(weight.name.clone())));
         notes.extend(first_stack.map(|first| UseNote::DecodedStacks(1 + stacks.count() as u64, first)));
+        notes.extend(self.unrotated(weights));
         notes.push(UseNote::Quantized(Box::new(self.forms(weights))));
         notes.extend(options.input_global_scale.map(|_| UseNote::SharedInputScale));
-        notes.extend(options.group_size.filter(|size| ![32, 64, 128].contains(size)).map(UseNote::SlowGroups));
+        if let Some(Group::Neighbours(size)) = options.group_size
+            && ![32, 64, 128].contains(&size)
+        {
+            notes.push(UseNote::SlowGroups(size));
+        }
         iter::once(Note::ScalesLeftOut(scales, Operator::Quantize)).chain(notes.into_iter().map(Note::Use)).collect()
+    }
+
+    /// Returns the note about plain weights that are not rotated, although others of their scheme are.
+    fn unrotated(&self, weights: &[WeightCandidate]) -> Option<UseNote> {
+        let size = self.options.rotation.unwrap_or_default().columns()?;
+        let is_unrotated = |weight: &&WeightCandidate| {
+            let is_plain = weight.input_weight.is_none();
+            is_plain
+                && weight.decision.as_ref().is_ok_and(|target| {
+                    let encoder = target.encoder.as_ref();
+                    target.layout.row.rotation == RotationUse::Optional
+                        && encoder.is_some_and(|it| it.rotation().is_none())
+                })
+        };
+        let mut found = weights.iter().filter(is_unrotated);
+        let first = found.next()?;
+        let (name, columns) = (first.name.clone(), first.shape.last().copied().unwrap_or_default());
+        Some(UseNote::Unrotated { count: 1 + found.count() as u64, first: name, columns, size })
     }
 
     fn forms(&self, weights: &[WeightCandidate]) -> QuantizedForms {

@@ -146,7 +146,11 @@ fn encoder(
     }
     let axis = match (grid.group, usage) {
         (Group::Neighbours(size), usage) => {
-            let block_size = options.group_size.unwrap_or(size);
+            let block_size = match options.group_size {
+                Some(Group::Neighbours(size)) => size,
+                Some(_) => return Err(Unfit::Grid),
+                None => size,
+            };
             LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
         }
         (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },

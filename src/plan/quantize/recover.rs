@@ -134,6 +134,9 @@ impl<'a> Planner<'_, 'a> {
         target: &SchemeTarget,
         encoder: &Arc<Encoder>,
     ) -> Vec<Arc<Recoverer>> {
+        if encoder.rotation().is_some() {
+            return Vec::new();
+        }
         let options = self.encoding();
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
@@ -145,7 +148,7 @@ impl<'a> Planner<'_, 'a> {
         let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
             let narrow = SchemeTarget { grid, ..target.clone() };
-            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
+            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options, true).ok()?;
             Some(recoverer(Arc::new(narrow), origin))
         };
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()

@@ -163,7 +163,7 @@ pub(super) fn named(layouts: &'static [Layout], name: Option<&str>) -> Vec<&'sta
 pub(super) fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
     let dtype = match layout.codes.values {
         CodeValues::Unsigned => return kind == "int",
-        CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => dtype,
+        CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype) => dtype,
         _ => layout.codes.dtypes[0],
     };
     match dtype {

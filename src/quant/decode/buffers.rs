@@ -55,7 +55,7 @@ impl DecodeBuffers {
             codes: vec![0; columns],
             scales: lane.clone(),
             values: lane.clone(),
-            offsets: vec![[0; 4]; if steps.zeros.order == Zeros::Offset { columns } else { 0 }],
+            offsets: vec![[0; 4]; if steps.zeros.order.are_offsets() { columns } else { 0 }],
             lane,
             groups: vec![[0; 4]; groups],
             zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
@@ -92,7 +92,7 @@ impl DecodeBuffers {
             let zeros = &mut self.zeros[..place.groups.len()];
             steps.zeros.fetch(geometry, parts[slot.index], &place, zeros);
         }
-        self.global = global_scale(steps, parts, matrix, &mut self.scratch);
+        self.global = global_scale(steps, parts, [matrix, below], &mut self.scratch);
         steps.scales.fetch(geometry, &place, parts, &mut self.scratch, scales);
         if steps.arithmetic == Arithmetic::Library {
             combine(steps, scales, self.global, &mut self.scratch);
@@ -134,12 +134,21 @@ fn are_regular(scales: &Float32Lane) -> bool {
     all
 }
 
-/// Returns the global scale of a matrix, or 1 if there is none.
+/// Returns the global scale of a matrix, or of a row if each has one; 1 if there is none.
 #[inline(always)]
-pub(in crate::quant) fn global_scale(steps: &DecodeSteps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+pub(in crate::quant) fn global_scale(
+    steps: &DecodeSteps,
+    parts: &[&[u8]],
+    [matrix, row]: [usize; 2],
+    scratch: &mut [u8],
+) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
     let width = slot.dtype.bits() as usize / 8;
-    let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
+    let at = match steps.combination {
+        Combination::Levels => matrix * steps.geometry.rows as usize + row,
+        _ => matrix * steps.geometry.matrix_globals as usize,
+    };
+    let bytes = &parts[slot.index][at * width..][..width];
     run(kernel, bytes, &mut scratch[..4], 1);
     scratch.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes))
 }
@@ -155,7 +164,7 @@ fn combine(steps: &DecodeSteps, scales: &mut Float32Lane, global: f32, scratch: 
     }
     let [global] = global.map(f32::from_le_bytes);
     match steps.combination {
-        Combination::Nothing | Combination::Over127 => return,
+        Combination::Nothing | Combination::Over127 | Combination::Levels => return,
         Combination::Multiplier => lanes::multiply_all(scales, global),
         Combination::OverLargest => lanes::multiply_all(scales, global / LARGEST_NVFP4),
         Combination::Divisor => {

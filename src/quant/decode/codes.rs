@@ -42,7 +42,7 @@ impl Packing {
     /// Returns the number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
     fn rows_of_word(self) -> Option<usize> {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => None,
+            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream => None,
             Self::TransposedWords => Some(1),
             Self::TransposedBlocks | Self::AwqWords => Some(8),
         }
@@ -90,6 +90,7 @@ impl Packing {
             Self::Rows(_) | Self::TransposedWords if window.bits == 4 => nibbles(row(), out, false),
             Self::Rows(_) | Self::TransposedWords => stream(row(), out, window.bits),
             Self::RowsHighFirst => nibbles(row(), out, true),
+            Self::Planes => planes(window, out),
             Self::Flat => flat(window, out),
             Self::Stream => through_rows(window, out),
             Self::TransposedBlocks => nibbles_of_planes(window, window.row % 8, out),
@@ -239,6 +240,21 @@ fn spread<const BITS: usize>(bytes: &[u8; BITS]) -> [u8; 8] {
         word = word & lower | word << (half - used) & lower << half;
     }
     word.to_le_bytes()
+}
+
+/// Unpacks codes of [`Packing::Planes`].
+#[inline(always)]
+fn planes(window: &CodeWindow, out: &mut [u8]) {
+    let row = &window.bytes[window.row * window.stride..][..window.stride];
+    nibbles(&row[window.column / 2..], out, false);
+    if window.bits == 6 {
+        let upper = &row[window.stride / 3 * 2 + window.column / 4..];
+        for (codes, byte) in out.chunks_mut(4).zip(upper) {
+            for (at, code) in codes.iter_mut().enumerate() {
+                *code |= (byte >> (2 * at) & 3) << 4;
+            }
+        }
+    }
 }
 
 #[inline(always)]

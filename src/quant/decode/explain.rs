@@ -4,7 +4,7 @@ use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role
 use super::super::recognize::{FoundWeight, StoredTensor};
 use super::buffers::{SEGMENT, global_scale};
 use super::geometry::DecodeGeometry;
-use super::lanes::LARGEST_NVFP4;
+use super::lanes::{LARGEST_NVFP4, round_to_levels};
 use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
@@ -27,6 +27,8 @@ pub enum CodeKind {
     Offset(u32),
     /// Indices into a table of 16 values.
     Map,
+    /// Indices of this many bits into the levels of a group.
+    Levels(u32),
     /// The codes of a block format.
     Blocks(&'static BlockFormat),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for CodeKind {
             Self::Centered(bits) => write!(f, "int{bits}"),
             Self::Shifted(bits) | Self::Offset(bits) => write!(f, "uint{bits}"),
             Self::Map => f.write_str("map of 4 bits"),
+            Self::Levels(bits) => write!(f, "levels of {bits} bits"),
             Self::Blocks(format) => f.write_str(format.name),
         }
     }
@@ -102,7 +105,11 @@ impl Grid {
     fn new(layout: &Layout, geometry: &DecodeGeometry) -> Self {
         let codes = match layout.codes.values {
             CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
-            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
+            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype) => {
+                CodeKind::Dtype(dtype)
+            }
+            CodeValues::Levels => CodeKind::Levels(geometry.bits),
+            CodeValues::Unsigned if layout.zeros == Zeros::Added => CodeKind::Levels(geometry.bits),
             CodeValues::Unsigned if layout.zeros == Zeros::Offset => CodeKind::Offset(geometry.bits),
             CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
             CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
@@ -115,7 +122,7 @@ impl Grid {
             is_indexed: geometry.group_index.is_some(),
             scale: geometry.scale.dtype,
             global_scale: geometry.global.map(|slot| slot.dtype),
-            has_zero_points: geometry.zero.is_some() && layout.zeros != Zeros::Offset,
+            has_zero_points: geometry.zero.is_some() && !layout.zeros.are_offsets(),
         }
     }
 }
@@ -225,15 +232,15 @@ impl Decoder {
         let (matrix, within) = ((row / geometry.rows) as usize, (row % geometry.rows) as usize);
         let width = geometry.columns as usize;
         let [mut scratch, mut codes] = [vec![0; 4], Vec::new()];
-        let global = global_scale(steps, parts, matrix, &mut scratch);
+        let global = global_scale(steps, parts, [matrix, within], &mut scratch);
         let global = match steps.combination {
-            Combination::Multiplier => Some((global, false)),
+            Combination::Multiplier | Combination::Levels => Some((global, false)),
             Combination::OverLargest => Some((global / LARGEST_NVFP4, false)),
             Combination::Divisor => Some((global, true)),
             Combination::Nothing | Combination::Over127 => None,
         };
         let factor = f64::from(steps.scales.factor());
-        let has_offsets = steps.zeros.order == Zeros::Offset;
+        let has_offsets = steps.zeros.order.are_offsets();
         let mut all = Vec::new();
         let [start, end] = [columns.start as usize, columns.end as usize];
         for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
@@ -247,7 +254,7 @@ impl Decoder {
                 bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
             };
             let mut signed = codes.clone();
-            extend_signs(&mut signed, geometry.codes.dtype);
+            extend_signs(&mut signed, steps.code_dtype);
             let mut numbers = vec![[0; 4]; count];
             widen(steps, &signed, &map.unwrap_or_default(), &mut numbers);
             for at in start.max(column)..end.min(column + count) {
@@ -264,10 +271,21 @@ impl Decoder {
                     steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zero);
                     f32::from_le_bytes(zero[0])
                 });
-                let number = f32::from_le_bytes(numbers[at - column]);
+                let mut number = [numbers[at - column]];
+                let mut scale = f64::from(f32::from_le_bytes(scale[0])) * factor;
+                if let (Combination::Levels, Some((row, _))) = (steps.combination, global) {
+                    let product = f32::from_le_bytes(number[0]) * scale as f32;
+                    round_to_levels(&[product.to_le_bytes()], &mut number);
+                    scale = row.into();
+                }
+                let number = f32::from_le_bytes(number[0]);
                 // Centered codes are already shifted by widening.
                 let centre = match steps.layout.codes.values {
-                    CodeValues::Unsigned if steps.zeros.order == Zeros::None => Some((1 << (geometry.bits - 1)) as f32),
+                    CodeValues::Unsigned
+                        if matches!(steps.layout.zeros, Zeros::Added) || steps.zeros.order == Zeros::None =>
+                    {
+                        Some((1 << (geometry.bits - 1)) as f32)
+                    }
                     _ => None,
                 };
                 all.push(Explanation {
@@ -275,10 +293,10 @@ impl Decoder {
                     code_bits: geometry.bits,
                     number: centre.map_or(number, |centre| number + centre),
                     zero_point: zero_point.filter(|_| !has_offsets).or(centre),
-                    scale: f64::from(f32::from_le_bytes(scale[0])) * factor,
+                    scale,
                     // Offsets are added.
                     offset: zero_point.filter(|_| has_offsets).map(|offset| -f64::from(offset)),
-                    global_scale: global,
+                    global_scale: global.filter(|_| steps.combination != Combination::Levels),
                     value: value(at),
                 });
             }

@@ -8,6 +8,7 @@ use super::codes::CodeWindow;
 use super::weight::{WeightShape, bits};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::quant::rotation::is_rotation;
 use std::ops::Range;
 
 /// The shape of a weight, and the position of each row in its parts. Rows and columns refer to one matrix of the
@@ -105,12 +106,11 @@ impl DecodeGeometry {
         geometry.set_global(&parts, &weight)?;
         geometry.set_zeros(&parts, &weight)?;
         geometry.set_maps(&parts)?;
-        if let Some(size) = parameters.rotation {
-            let is_known = matches!(size, 4 | 16 | 64 | 256 | 1024);
-            if !is_known || !geometry.columns.is_multiple_of(size) {
-                let columns = geometry.columns;
-                return Err(parts.error(format!("{columns} columns cannot be rotated in groups of {size}")));
-            }
+        let columns = geometry.columns;
+        if let Some(size) = parameters.rotation
+            && (!is_rotation(size) || !columns.is_multiple_of(size))
+        {
+            return Err(parts.error(format!("{columns} columns cannot be rotated in groups of {size}")));
         }
         Ok(geometry)
     }
@@ -249,6 +249,15 @@ impl DecodeGeometry {
     }
 
     fn set_global(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
+        if parts.layout.global == Combination::Levels {
+            let (slot, part) = parts.typed(parts.need(Role::RowScale)?, &[Dtype::Float32])?;
+            let expected = [&weight.leading[..], &[self.rows]].concat();
+            if part.shape != expected && part.shape != [&expected[..], &[1]].concat() {
+                return Err(parts.mismatch(&part, &expected, "one scale for each row"));
+            }
+            self.global = Some(slot);
+            return Ok(());
+        }
         if !parts.layout.global.is_global() {
             return Ok(());
         }
@@ -272,13 +281,14 @@ impl DecodeGeometry {
         let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
         let dtype_of_scales = [self.scale.dtype];
         let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
+            Zeros::Added => (&[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16], [beside, below]),
             Zeros::Offset => (&dtype_of_scales, [below, beside]),
             Zeros::None | Zeros::Stream => (&[], [0, 0]), // streams have their own geometry
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
             Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),
         };
-        let role = if parts.layout.zeros == Zeros::Offset { Role::Offset } else { Role::ZeroPoint };
+        let role = if parts.layout.zeros.are_offsets() { Role::Offset } else { Role::ZeroPoint };
         let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq | Zeros::Offset);
         let found = if is_needed { Some(parts.need(role)?) } else { parts.find(role)? };
         let Some(found) = found else { return Ok(()) };
@@ -298,8 +308,10 @@ impl DecodeGeometry {
     }
 
     fn set_maps(&mut self, parts: &Parts) -> Result<()> {
-        if parts.layout.codes.values != CodeValues::Map {
-            return Ok(());
+        match parts.layout.codes.values {
+            CodeValues::Map => {}
+            CodeValues::Levels if self.bits == 4 && parts.find(Role::CodeMap)?.is_some() => {}
+            _ => return Ok(()),
         }
         let numbers = |role: Role, count: u64| {
             let (slot, part) = parts.typed(parts.need(role)?, &[Dtype::Float32])?;
@@ -309,6 +321,9 @@ impl DecodeGeometry {
             Ok(slot)
         };
         self.map = Some(numbers(Role::CodeMap, 16)?);
+        if parts.layout.codes.values == CodeValues::Levels {
+            return Ok(());
+        }
         if self.scale.dtype == Dtype::Uint8 {
             if self.nested_group == 0 {
                 return Err(parts.error("its nested_blocksize is 0".to_owned()));

@@ -145,6 +145,16 @@ pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, o
     }
 }
 
+/// Rounds products to integers of at most 127: see [`Combination::Levels`].
+#[inline(always)]
+pub(super) fn round_to_levels(products: &Float32Lane, lane: &mut Float32Lane) {
+    for (level, product) in lane.iter_mut().zip(products) {
+        let product = f32::from_le_bytes(*product).round_ties_even();
+        let most = if product > 127.0 { 127.0 } else { product };
+        *level = (if most < -127.0 { -127.0 } else { most }).to_le_bytes();
+    }
+}
+
 #[inline(always)]
 pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     for value in lane {
@@ -166,7 +176,7 @@ pub(super) fn multiply_exactly(
 ) {
     let factor = f64::from(factor);
     let (times, by) = match combination {
-        Combination::Nothing => (1.0, 1.0),
+        Combination::Nothing | Combination::Levels => (1.0, 1.0),
         Combination::Multiplier => (f64::from(global), 1.0),
         Combination::Divisor => (1.0, f64::from(global)),
         Combination::OverLargest => (f64::from(global), LARGEST_NVFP4.into()),

@@ -15,7 +15,6 @@ pub(super) mod geometry;
 mod group_index;
 mod lanes;
 mod linear;
-mod rotate;
 pub(super) mod rows;
 pub(super) mod scales;
 mod segment;

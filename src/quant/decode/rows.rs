@@ -1,19 +1,19 @@
 //! Decodes the rows of one call: a tile of codes, then each row in segments that fit into the first-level cache.
 
-use super::super::layout::{Combination, ScaleOrder, Zeros};
+use super::super::layout::{Combination, ScaleOrder};
 use super::buffers::DecodeBuffers;
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
 use super::fused::Products;
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
-use super::rotate::{rotate, rotate_float32s};
 use super::segment::{FetchedScales, SegmentGroups};
 use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
+use crate::quant::rotation::{rotate, rotate_float32s};
 use std::ops::Range;
 
 /// Distance in bytes at which codes of whole bytes are prefetched.
@@ -75,7 +75,7 @@ impl Loop for RowDecoder<'_> {
                             window.plain()
                         } else {
                             packing.unpack_row(&window, &mut unpacked[..count]);
-                            extend_signs(&mut unpacked[..count], geometry.codes.dtype);
+                            extend_signs(&mut unpacked[..count], self.steps.code_dtype);
                             &unpacked[..count]
                         };
                         let place = [matrix, within + at, column + start];
@@ -191,7 +191,7 @@ impl RowDecoder<'_> {
         let groups = match index {
             None => {
                 let (zeros, offsets) =
-                    if steps.zeros.order == Zeros::Offset { (&[][..], zeros_of) } else { (zeros_of, &[][..]) };
+                    if steps.zeros.order.are_offsets() { (&[][..], zeros_of) } else { (zeros_of, &[][..]) };
                 let fetched = Some(fetched);
                 SegmentGroups { scales: scales_of, fetched, zeros, offsets, size, skip, factor, map }
             }
@@ -246,6 +246,11 @@ impl RowDecoder<'_> {
         spread(scales_of, scales);
         // Products, and their roundings.
         let products = &mut buffers.values[..columns];
+        if steps.combination == Combination::Levels {
+            lanes::multiply(lane, scales, factor, products);
+            lanes::round_to_levels(products, lane);
+            scales.fill(global.to_le_bytes());
+        }
         if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut buffers.wide[..columns];
             lanes::multiply_exactly(lane, scales, factor, steps.combination, global, wide);
@@ -271,14 +276,17 @@ impl RowDecoder<'_> {
             }
         } else if let RowOutput::Values(out) = &mut *out {
             lanes::multiply(lane, scales, factor, products);
-            if let Some(size) = steps.rotation {
-                rotate_float32s(products, &mut buffers.wide[..columns], size);
-            }
             if has_offsets {
                 if let Some(rounding) = &steps.product_rounding {
                     rounding.round(products, &mut buffers.scratch);
                 }
                 lanes::add(products, offsets);
+            }
+            if let Some(rounding) = &steps.rotated {
+                rounding.round(products, &mut buffers.scratch);
+            }
+            if let Some(size) = steps.rotation {
+                rotate_float32s(products, &mut buffers.wide[..columns], size);
             }
             finish(steps, products, &mut buffers.scratch, &mut out[place.clone()]);
             if buffers.is_changed {

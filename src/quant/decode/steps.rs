@@ -40,7 +40,8 @@ pub(super) enum CodeDecoding {
 
 impl CodeDecoding {
     /// Chooses the interpretation; `None` if there are no such codes.
-    fn new(values: CodeValues, geometry: &DecodeGeometry) -> Option<Self> {
+    fn new(layout: &Layout, geometry: &DecodeGeometry) -> Option<Self> {
+        let (values, is_centered) = (layout.codes.values, layout.zeros == Zeros::Added);
         let dtype = geometry.codes.dtype;
         Some(match values {
             CodeValues::Float(float) if float.bits() == 8 => Self::Kernel(cast(float, Dtype::Float32)?),
@@ -55,7 +56,11 @@ impl CodeDecoding {
                 let Class::Float(format) = float.class() else { return None };
                 Self::Floats(FloatCodes::new(format, matches!(values, CodeValues::Float(_))))
             }
-            CodeValues::Unsigned if geometry.zero.is_none() => Self::Integers(1 << (geometry.bits - 1)),
+            // Their signs are extended when they are unpacked.
+            CodeValues::Signed(_) => Self::Kernel(cast(Dtype::Int8, Dtype::Float32)?),
+            CodeValues::Levels if geometry.map.is_some() => Self::Map,
+            CodeValues::Levels => Self::Integers(1 << (geometry.bits - 1)),
+            CodeValues::Unsigned if geometry.zero.is_none() || is_centered => Self::Integers(1 << (geometry.bits - 1)),
             CodeValues::Unsigned => Self::Integers(0),
             CodeValues::Map => Self::Map,
             CodeValues::Blocks => return None,
@@ -81,6 +86,8 @@ pub(in crate::quant) struct DecodeSteps {
     pub(in crate::quant) layout: &'static Layout,
     pub(in crate::quant) geometry: DecodeGeometry,
     pub(super) target: Dtype,
+    /// The type of unpacked codes.
+    pub(super) code_dtype: Dtype,
     pub(super) arithmetic: Arithmetic,
     pub(in crate::quant) rotation: Option<usize>,
     pub(super) widening: CodeDecoding,
@@ -92,6 +99,8 @@ pub(in crate::quant) struct DecodeSteps {
     pub(super) is_in_order: bool,
     /// Conversion of the global scale to float32.
     pub(super) global: Option<Kernel>,
+    /// The rounding of values before they are rotated.
+    pub(super) rotated: Option<Through>,
     pub(super) scale_rounding: Option<Through>,
     pub(super) product_rounding: Option<Through>,
     /// The target or the type that products are rounded to, whichever has the smaller range.
@@ -126,20 +135,26 @@ impl DecodeSteps {
             Precision::Scale => Some(geometry.scale.dtype),
             Precision::Target => Some(target),
             Precision::Weight => parameters.weight_dtype,
+            Precision::Promoted => (geometry.scale.dtype == target).then_some(target),
         };
         // The last step rounds to the target anyway.
         let product = through(layout.product_precision).filter(|dtype| *dtype != target);
-        let widening = CodeDecoding::new(layout.codes.values, &geometry).ok_or_else(no_target)?;
+        let widening = CodeDecoding::new(layout, &geometry).ok_or_else(no_target)?;
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
-        let is_short = arithmetic == Arithmetic::Library && parameters.rotation.is_none();
-        let codes = match layout.codes.values {
-            CodeValues::Float(float) => float,
+        let is_short =
+            arithmetic == Arithmetic::Library && parameters.rotation.is_none() && layout.global != Combination::Levels;
+        let code_dtype = match layout.codes.values {
+            CodeValues::Float(float) | CodeValues::Signed(float) => float,
             _ => geometry.codes.dtype,
         };
-        let fused = widening.fused(codes, zero.is_some());
-        let has_offsets = geometry.zero.is_some() && layout.zeros == Zeros::Offset;
+        let fused = widening.fused(code_dtype, zero.is_some());
+        let has_offsets = geometry.zero.is_some() && layout.zeros.are_offsets();
         let rounded = product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target);
-        let rounded = if has_offsets { geometry.scale.dtype } else { rounded };
+        let rounded = match layout.zeros {
+            Zeros::Offset if has_offsets => geometry.scale.dtype,
+            Zeros::Added => through(layout.product_precision).unwrap_or(Dtype::Float32),
+            _ => rounded,
+        };
         let products = Products { rounded, written: target, has_offsets };
         let are_integers = matches!(fused, Some(Fused::Unsigned(_) | Fused::Signed));
         let is_direct = match (products.rounded, target) {
@@ -154,6 +169,7 @@ impl DecodeSteps {
         Ok(Self {
             layout,
             target,
+            code_dtype,
             arithmetic,
             rotation: parameters.rotation.map(|size| size as usize),
             widening,
@@ -162,9 +178,17 @@ impl DecodeSteps {
                 order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
                 kernel: geometry.zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
-                dtype: geometry.codes.dtype,
+                dtype: if layout.zeros == Zeros::Added {
+                    geometry.zero.map_or(geometry.scale.dtype, |slot| slot.dtype)
+                } else {
+                    geometry.codes.dtype
+                },
                 is_symmetric: parameters.is_symmetric,
             },
+            // The values of other layouts are rotated as float32.
+            rotated: (layout.global == Combination::Levels && arithmetic == Arithmetic::Library)
+                .then(|| Through::new(target))
+                .flatten(),
             combination: match layout.global {
                 Combination::OverLargest if geometry.global.is_none() => Combination::Nothing,
                 combination => combination,

@@ -20,8 +20,11 @@ pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Res
     let layout = parts.layout;
     let known: &[u32] = match (layout.codes.values, layout.codes.packing) {
         (CodeValues::Stored, _) => return Ok(stored.bits()),
-        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype), _) => return Ok(dtype.bits()),
+        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype), _) => {
+            return Ok(dtype.bits());
+        }
         (CodeValues::Map, _) => return Ok(4),
+        (CodeValues::Levels, _) => &[4, 6],
         (CodeValues::Blocks, _) => return Err(parts.error("the format of its blocks is not known".to_owned())),
         (CodeValues::Unsigned, Packing::AwqWords) => &[4],
         (CodeValues::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
@@ -48,7 +51,7 @@ impl WeightShape {
             (Packing::Rows(_) | Packing::RowsHighFirst, [width]) => {
                 (&[][..], 1, columns(parts, given, codes, *width, bits)?, (1, codes.dtype.packed_bytes(*width)))
             }
-            (Packing::Rows(_) | Packing::RowsHighFirst, [leading @ .., rows, width]) => {
+            (Packing::Rows(_) | Packing::RowsHighFirst | Packing::Planes, [leading @ .., rows, width]) => {
                 let bytes = codes.dtype.packed_bytes(*width);
                 (leading, *rows, columns(parts, given, codes, *width, bits)?, (*rows, bytes))
             }

@@ -14,9 +14,9 @@ pub(in crate::quant) struct ZeroPoints {
     pub(in crate::quant) order: Zeros,
     /// Number added to the stored number, modulo the range of codes.
     pub(super) more: u32,
-    /// Conversion to float32, for [`Zeros::Plain`] and [`Zeros::Offset`].
+    /// Conversion to float32, for [`Zeros::Plain`] and offsets.
     pub(super) kernel: Option<Kernel>,
-    /// The dtype of zero points, for [`Zeros::Stream`].
+    /// The dtype of zero points, for [`Zeros::Stream`] and [`Zeros::Added`].
     pub(super) dtype: Dtype,
     /// See [`super::super::parts::Parameters::is_symmetric`].
     pub(super) is_symmetric: bool,
@@ -55,6 +55,15 @@ impl ZeroPoints {
                 let bytes = &bytes[(first + groups.start) * width..(first + groups.end) * width];
                 if let Some(kernel) = &self.kernel {
                     run(kernel, bytes, out.as_flattened_mut(), count);
+                }
+            }
+            Zeros::Added => {
+                let width = self.dtype.bits() as usize / 8;
+                for (out, group) in out.iter_mut().zip(groups) {
+                    let at = ((matrix * beside + group) * rows + below) * width;
+                    if let Some(kernel) = &self.kernel {
+                        run(kernel, &bytes[at..at + width], out, 1);
+                    }
                 }
             }
             Zeros::PackedDown | Zeros::PackedTransposed => {

@@ -95,6 +95,10 @@ impl Chooser {
         };
         match number {
             NumberFormula::Plain => or_one(amax / self.largest),
+            NumberFormula::Floored(least) => {
+                let (scale, least) = (amax / self.largest, f32::from_bits(least));
+                GroupScale::number(scale.max(least), (scale < least) & (amax > 0.0))
+            }
             NumberFormula::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
             NumberFormula::Epsilon => {
                 let scale = self.weight.round(amax / self.largest);

@@ -1,14 +1,16 @@
 //! The encoder of a weight: its storage, the choice of its scales, and the loop for its values, determined once.
 
 use super::super::decode::Arithmetic;
-use super::super::layout::{Layout, Packing};
+use super::super::layout::{Layout, Packing, RotationUse};
 use super::super::parts::LinearAxis;
+use super::super::rotation::is_rotation;
 use super::super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::formula::{BoundsFormula, Formula, Quotient};
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{CodeRounding, Division, LANES};
+use super::levels::Levels;
 use super::narrow;
 use super::rounding::WeightType;
 use super::search::ScaleSearch;
@@ -42,6 +44,8 @@ pub struct EncodeOptions {
     pub scale: ScaleChoice,
     /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store with NVFP4 weights.
     pub input_global_scale: Option<f32>,
+    /// The columns that are rotated together, for layouts with a rotation.
+    pub rotation: Option<u64>,
     /// True if the description of `ComfyUI` asks for multiplication in full precision.
     pub has_full_precision: bool,
 }
@@ -52,6 +56,7 @@ impl Default for EncodeOptions {
             arithmetic: Arithmetic::Library,
             scale: ScaleChoice::Amax,
             input_global_scale: None,
+            rotation: None,
             has_full_precision: false,
         }
     }
@@ -91,7 +96,7 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
         CodeType::Int { bits, .. } => {
             let half = (1_u32 << (bits - 1)) as f32;
             let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
-            let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
+            let is_full = matches!(encoding.scale, ScaleRule::Floored(_) | ScaleRule::Linear);
             let largest = if is_full { half - 1.0 } else { half - 0.5 };
             (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest)
         }
@@ -126,6 +131,12 @@ pub struct Encoder {
     pub(super) is_float64: bool,
     /// The axis of the scales in a tensor of an ONNX model.
     pub(super) axis: Option<LinearAxis>,
+    /// The dtype of the weight, whose values are widened to float32 if the layout has a rotation.
+    pub(super) source: Dtype,
+    /// The columns that are rotated together.
+    pub(super) rotation: Option<usize>,
+    /// The encoder of groups that stand for levels.
+    pub(super) levels: Option<Levels>,
 }
 
 impl Encoder {
@@ -139,12 +150,45 @@ impl Encoder {
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
         let is_exact = options.arithmetic == Arithmetic::Exact;
+        if layout.rotation == RotationUse::Always || options.rotation.is_some() {
+            return Self::rotated(layout, grid, shape, source, options);
+        }
         // Searches for scales take float64 values as float32.
         let is_float64 = source == Dtype::Float64 && is_exact;
         let weight =
             if is_float64 { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
         let geometry = EncodeGeometry::new(layout, grid, shape, source)?;
         Self::with_geometry(layout, grid, geometry, SourceType { dtype: source, weight, is_float64 }, options)
+    }
+
+    /// Creates an encoder of a layout with a rotation, whose values are float32 whatever the dtype of the weight.
+    fn rotated(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        shape: &[u64],
+        source: Dtype,
+        options: EncodeOptions,
+    ) -> Result<Self, Unfit> {
+        if WeightType::new(source).is_none() && source != Dtype::Float64 {
+            return Err(Unfit::Source(source));
+        }
+        let columns = shape.last().copied().unwrap_or_default();
+        match options.rotation {
+            Some(size) if layout.rotation == RotationUse::Never || !is_rotation(size) => return Err(Unfit::Grid),
+            None => return Err(Unfit::Grid),
+            Some(size) if !columns.is_multiple_of(size.max(layout.column_multiple)) => {
+                return Err(Unfit::Columns { columns, multiple: size.max(layout.column_multiple) });
+            }
+            _ => {}
+        }
+        let mut geometry = EncodeGeometry::new(layout, grid, shape, Dtype::Float32)?;
+        geometry.describe_rotation(layout, options.rotation);
+        let values = SourceType { dtype: Dtype::Float32, weight: WeightType::Float32, is_float64: false };
+        let made = Self::with_geometry(layout, grid, geometry, values, options)?;
+        let levels = (layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels))
+            .then(|| Levels::new(grid))
+            .transpose()?;
+        Ok(Self { source, rotation: options.rotation.map(|size| size as usize), levels, ..made })
     }
 
     pub(super) fn with_geometry(
@@ -223,6 +267,9 @@ impl Encoder {
             search,
             is_float64,
             axis: None,
+            source,
+            rotation: None,
+            levels: None,
         })
     }
 
@@ -259,7 +306,18 @@ impl Encoder {
     /// Bytes of one row of source values.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
-        self.geometry.columns * self.width as u64
+        self.geometry.columns * u64::from(self.source.bits() / 8)
+    }
+
+    /// The columns that are rotated together; `None` if values are not rotated.
+    #[must_use]
+    pub fn rotation(&self) -> Option<u64> {
+        self.rotation.map(|size| size as u64)
+    }
+
+    /// True if values are rotated, so that codes of other layouts cannot be moved.
+    pub(crate) fn is_rotated(&self) -> bool {
+        self.rotation.is_some()
     }
 
     /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.

@@ -22,6 +22,10 @@ impl Chooser {
             | Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted) => {
                 self.scale_of(amax as f32, bounds.map(|bound| bound as f32), global)
             }
+            Formula::Number(NumberFormula::Floored(least)) => {
+                let (scale, least) = (self.store_once(quotient), f32::from_bits(least));
+                GroupScale::number(scale.max(least), scale < least && is_some)
+            }
             Formula::Number(number) => {
                 let scale = self.store_once(quotient);
                 let is_zero = scale == 0.0;

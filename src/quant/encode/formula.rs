@@ -30,8 +30,10 @@ pub(super) enum NumberFormula {
     Bounded,
     /// See [`ScaleRule::Inverse`].
     Inverse,
-    /// See [`ScaleRule::Plain`].
+    /// amax / largest code, and 1 where that is 0.
     Plain,
+    /// See [`ScaleRule::Floored`].
+    Floored(u32),
     /// Like `Plain`, and rounded to bfloat16.
     Bfloat16,
     /// Rounded once to the dtype of stored scales; 1 where it would be subnormal (in float16, where it would be 0).
@@ -119,7 +121,9 @@ impl Formula {
             (ScaleRule::Bounded, _) if is_tensor => (Self::Number(NumberFormula::Plain), Divide, weight),
             (ScaleRule::Bounded, _) => (Self::Number(NumberFormula::Bounded), Divide, Float32),
             (ScaleRule::Inverse, _) => (Self::Number(NumberFormula::Inverse), Multiply, weight),
-            (ScaleRule::Plain, _) => (Self::Number(NumberFormula::Plain), Divide, Float32),
+            (ScaleRule::Floored(least), _) => (Self::Number(NumberFormula::Floored(least)), Divide, Float32),
+            // Not used: levels have an encoder of their own.
+            (ScaleRule::Levels, _) => (Self::Number(NumberFormula::Plain), Divide, Float32),
             (ScaleRule::GlobalDivisor, _) => (Self::Block(BlockFormula::Divisor), Divide, Float32),
             (ScaleRule::GlobalMultiplier, _) => (Self::Block(BlockFormula::Multiplier), Divide, Float32),
             (ScaleRule::GlobalPadded, _) => (Self::Block(BlockFormula::Padded), Divide, Float32),

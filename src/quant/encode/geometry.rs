@@ -1,8 +1,11 @@
 //! The tensors that store a weight, and the byte ranges of its rows in them.
 
-use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros, codes_in_words};
+use super::super::layout::{
+    CodeValues, Combination, Group, Layout, Packing, Role, RotationUse, ScaleOrder, Zeros, codes_in_words,
+};
 use super::super::rules::ScaleShape;
 use super::super::scheme::{CodeType, TargetGrid};
+use super::levels::LEVELS;
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use std::fmt;
@@ -47,9 +50,9 @@ impl fmt::Display for Unfit {
                 write!(f, "its rows of {columns} values are not a multiple of {multiple}")
             }
             Self::Rows { rows, multiple } => write!(f, "its {rows} rows are not a multiple of {multiple}"),
-            Self::Search => {
-                f.write_str("tcast searches the scales of nvfp4, mxfp4 and int4 only, in groups of one row")
-            }
+            Self::Search => f.write_str(
+                "tcast searches the scales of nvfp4, mxfp4 and integers below 8 bits only, in groups of one row",
+            ),
             Self::Grid => f.write_str("the layout cannot store these codes and groups"),
         }
     }
@@ -210,6 +213,14 @@ impl EncodeGeometry {
             let shape: Vec<u8> = self.shape.iter().flat_map(|length| length.to_le_bytes()).collect();
             self.add(layout, Role::Shape, Dtype::Int64, vec![shape.len() as u64 / 8], Some(shape))?;
         }
+        if layout.global == Combination::Levels {
+            let rows = [&leading[..], &[self.rows]].concat();
+            self.add(layout, Role::RowScale, Dtype::Float32, rows, None)?;
+            if self.bits == 4 {
+                let table = LEVELS.iter().flat_map(|level| level.to_le_bytes()).collect();
+                self.add(layout, Role::CodeMap, Dtype::Float32, vec![LEVELS.len() as u64], Some(table))?;
+            }
+        }
         if encoding.scale.is_global() {
             let shape = if encoding.scale_shape == ScaleShape::Matrix { vec![1] } else { Vec::new() };
             self.add(layout, Role::GlobalScale, Dtype::Float32, shape, None)?;
@@ -234,10 +245,27 @@ impl EncodeGeometry {
 
     /// Adds multiplication in full precision to the description of `ComfyUI`.
     pub(super) fn describe_full_precision(&mut self) {
+        self.describe(",\"full_precision_matrix_mult\":true");
+    }
+
+    /// Adds the size of groups, and the columns that are rotated together, to the description of `ComfyUI`.
+    pub(super) fn describe_rotation(&mut self, layout: &Layout, rotation: Option<u64>) {
+        if layout.groups == [Group::ANY_NEIGHBOURS] {
+            self.describe(&format!(",\"group_size\":{}", self.block[1]));
+        }
+        let said = if layout.rotation == RotationUse::Optional { ",\"convrot\":true" } else { "" };
+        if let Some(size) = rotation {
+            self.describe(&format!("{said},\"convrot_groupsize\":{size}"));
+        }
+    }
+
+    /// Adds members to the description of `ComfyUI`.
+    fn describe(&mut self, members: &str) {
         let description = self.parts.iter_mut().find(|part| part.role == Role::Description);
         let Some(EncodedPart { fixed: Some(text), shape, .. }) = description else { return };
         text.truncate(text.len() - 1);
-        text.extend(b",\"full_precision_matrix_mult\":true}");
+        text.extend(members.as_bytes());
+        text.push(b'}');
         *shape = vec![text.len() as u64];
     }
 
@@ -341,6 +369,7 @@ impl EncodeGeometry {
                     };
                     start(rows.start)..if is_last { all } else { start(rows.end) }
                 }
+                (Role::RowScale, _) => lines(1, self.rows, width),
                 (Role::Scale | Role::ZeroPoint | Role::Offset, _) if !self.is_tensor && !self.has_column_scales => {
                     lines(self.block[0], self.grid[0], self.grid[1] * width)
                 }
@@ -379,7 +408,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
 fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype, u64), Unfit> {
     let word = match layout.codes.packing {
         Packing::Rows(word) => word,
-        Packing::RowsHighFirst | Packing::TransposedBlocks => 1,
+        Packing::RowsHighFirst | Packing::TransposedBlocks | Packing::Planes => 1,
         _ => return Err(Unfit::Grid),
     };
     let dtype = match (grid.codes, layout.codes.values) {
@@ -390,7 +419,11 @@ fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype,
         {
             layout.codes.dtypes[0]
         }
-        (CodeType::Int { bits: 1..=8, .. }, CodeValues::Unsigned) => layout.codes.dtypes[0],
+        (CodeType::Int { bits: 1..=8, .. }, CodeValues::Unsigned)
+        | (CodeType::Int { bits: 4 | 6, symmetric: true }, CodeValues::Levels) => layout.codes.dtypes[0],
+        (CodeType::Int { bits, symmetric: true }, CodeValues::Signed(own)) if bits == own.bits() => {
+            layout.codes.dtypes[0]
+        }
         _ => return Err(Unfit::Grid),
     };
     let bits = columns.checked_mul(grid.codes.bits().into()).ok_or(Unfit::Grid)?;

@@ -26,7 +26,11 @@ impl Loop for Choose<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { chooser, amax, count, bounds, global, out } = self;
-        if chooser.is_exact || matches!(chooser.formula, Formula::Bounds(BoundsFormula::ZeroPoint(_))) {
+        let has_number = matches!(
+            chooser.formula,
+            Formula::Bounds(BoundsFormula::ZeroPoint(_)) | Formula::Number(NumberFormula::Floored(_))
+        );
+        if chooser.is_exact || has_number {
             for (at, amax) in amax[..count].iter().enumerate() {
                 let bounds = bounds.get(at).copied().unwrap_or_default();
                 out.set(at, &chooser.one(f32::from_bits(*amax), bounds, global));
@@ -88,7 +92,9 @@ impl Loop for Choose<'_> {
             Formula::Bounds(BoundsFormula::Affine) => each!(Bounds, BoundsFormula::Affine),
             Formula::Bounds(BoundsFormula::Signed) => each!(Bounds, BoundsFormula::Signed, Float32),
             Formula::Bounds(BoundsFormula::Shifted) => each!(Bounds, BoundsFormula::Shifted, Float32),
-            Formula::Bounds(BoundsFormula::ZeroPoint(_)) => unreachable!("done above"),
+            Formula::Bounds(BoundsFormula::ZeroPoint(_)) | Formula::Number(NumberFormula::Floored(_)) => {
+                unreachable!("done above")
+            }
         }
     }
 }

@@ -5,7 +5,6 @@ use super::super::layout::{Group, Layout, Packing};
 use super::super::parts::{Parameters, Part};
 use super::encoder::Encoder;
 use super::extremes::Extremes;
-use super::rounding::WeightType;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -13,6 +12,9 @@ use std::ops::Range;
 
 /// A code decodes to less than 4 times the largest magnitude of its weight, so only a larger value decodes to infinity.
 const LEAST: f64 = 16384.0;
+
+/// The errors of all values of a rotated group can meet in one value.
+const LEAST_ROTATED: f64 = 512.0;
 
 impl Encoder {
     /// Counts the values of some rows that became infinite for a library that decodes to float16, the type of the
@@ -28,10 +30,8 @@ impl Encoder {
         outputs: &[&mut [u8]],
         tally: &mut EncodeTally,
     ) -> Result<()> {
-        if self.is_float64
-            || self.weight != WeightType::Float16
-            || Extremes::of(Dtype::Float16, source, 0).largest < LEAST
-        {
+        let least = if self.rotation.is_some() { LEAST_ROTATED } else { LEAST };
+        if self.source != Dtype::Float16 || Extremes::of(Dtype::Float16, source, 0).largest < least {
             return Ok(());
         }
         let (layout, parameters, parts) = self.description();
@@ -94,6 +94,7 @@ impl Encoder {
             bits: Some(geometry.bits),
             group,
             linear: self.axis,
+            rotation: self.rotation(),
             ..Parameters::default()
         };
         (self.layout.untransposed.unwrap_or(self.layout), parameters, parts)

@@ -21,6 +21,7 @@ mod geometry;
 mod groups;
 mod infinite;
 mod lanes;
+mod levels;
 mod linear;
 mod narrow;
 mod recover;
@@ -89,17 +90,32 @@ impl Encoder {
         );
         let lengths = self.part_ranges(rows.clone()).into_iter().map(|range| range.end - range.start);
         assert!(lengths.eq(outputs.iter().map(|out| out.len() as u64)), "outputs are as long as the rows need");
-        if !rows.is_empty() {
-            let global = self.chooser.global(extremes.largest);
-            let writer = PartWriter::new(self, &rows, outputs, global).on(isa);
-            if self.is_float64 {
-                let (source, amax) = (source.as_chunks().0, extremes.largest);
-                isa.run(Float64Rows { encoder: self, rows, source, amax, global, writer, tally });
-            } else {
-                let amax = extremes.largest as f32;
-                let columns = &extremes.columns[..];
-                EncodeRows { encoder: self, isa, rows, source, amax, columns, global, writer, tally }.run();
-            }
+        if self.is_rotated() {
+            self.encode_rotated(isa, rows, source, outputs, tally);
+        } else if !rows.is_empty() {
+            self.encode_values(isa, rows, source, extremes, outputs, tally);
+        }
+    }
+
+    /// Encodes rows of values that need no rotation.
+    fn encode_values(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        source: &[u8],
+        extremes: &Extremes,
+        outputs: &mut [&mut [u8]],
+        tally: &mut EncodeTally,
+    ) {
+        let global = self.chooser.global(extremes.largest);
+        let writer = PartWriter::new(self, &rows, outputs, global).on(isa);
+        if self.is_float64 {
+            let (source, amax) = (source.as_chunks().0, extremes.largest);
+            isa.run(Float64Rows { encoder: self, rows, source, amax, global, writer, tally });
+        } else {
+            let amax = extremes.largest as f32;
+            let columns = &extremes.columns[..];
+            EncodeRows { encoder: self, isa, rows, source, amax, columns, global, writer, tally }.run();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype::{self, Bfloat16, Float4E2M1, Float8E4M3FN, Float8E8M0, Float16, Float32, Int8, Int32, Uint8};
 use crate::quant::layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Packing, Precision, ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Packing, Precision, RotationUse, ScaleOrder, Zeros,
 };
 use crate::quant::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 
@@ -43,6 +43,8 @@ pub(super) const BASE: Layout = Layout {
     scale_order: ScaleOrder::Rows,
     global: Combination::Nothing,
     zeros: Zeros::None,
+    rotation: RotationUse::Never,
+    column_multiple: 1,
     scale_precision: Precision::Float32,
     product_precision: Precision::Float32,
     encoding: None,

@@ -1,12 +1,16 @@
 //! `ComfyUI`'s descriptions of the layers of a file: in its metadata, in one tensor per layer, or in one tensor for all.
 
 use super::base::{BASE, EXPONENTS, NIBBLES, bytes, encoding};
-use crate::dtype::Dtype::{self, Float8E4M3FN, Float8E5M2, Int8, Uint8};
+use super::undecoded::undecoded;
+use crate::dtype::Dtype::{self, Float8E4M3FN, Float8E5M2, Float32, Int4, Int8, Uint8};
 use crate::error::{Error, Result};
 use crate::quant::config::{
     ConfigObject, Library, MetadataChanges, Modules, WeightDescription, named, with_new, without_members,
 };
-use crate::quant::layout::{CodeStorage, Combination, Exponents, Group, Layout, Packing, Precision, Role, ScaleOrder};
+use crate::quant::layout::{
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, RotationUse,
+    ScaleOrder, Zeros,
+};
 use crate::quant::recognize::CheckpointInfo;
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
@@ -22,6 +26,33 @@ const COMFY: &[(Role, &str)] = &[
     (Role::GlobalScale, ".weight_scale_2"),
     (Role::Description, ".comfy_quant"),
     (Role::Activation, ".input_scale"),
+];
+
+/// The names of `asym_w4a8_int8`. `ComfyUI` ignores the correction, with which other programs write asymmetric groups.
+const LEVELS: Names = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_s_rel"),
+    (Role::RowScale, ".weight_s_channel"),
+    (Role::CodeMap, ".weight_codebook"),
+    (Role::Offset, ".weight_correction"),
+    (Role::Description, ".comfy_quant"),
+    (Role::Activation, ".input_scale"),
+];
+
+/// The names of `awq_w4a16`; Forge has another one for the offsets.
+const AWQ: [Names; 2] = [
+    &[
+        (Role::Codes, ".weight"),
+        (Role::Scale, ".weight_scale"),
+        (Role::Offset, ".weight_zeros"),
+        (Role::Description, ".comfy_quant"),
+    ],
+    &[
+        (Role::Codes, ".weight"),
+        (Role::Scale, ".weight_scale"),
+        (Role::Offset, ".weight_zero"),
+        (Role::Description, ".comfy_quant"),
+    ],
 ];
 
 const OF_COMFY: Layout = Layout { is_diffusion: true, names: &[COMFY], ..BASE };
@@ -56,7 +87,49 @@ static LAYOUTS: &[Layout] = &[
         formats: &["int8_tensorwise"],
         codes: bytes(&[Int8]),
         groups: &[Group::Tensor, Group::Channel],
-        encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
+        rotation: RotationUse::Optional,
+        encoding: Some(encoding(ScaleRule::Floored(1e-30_f32.to_bits()), ScaleShape::Mixed)),
+        ..OF_COMFY
+    },
+    // `tensor/convrot_w4a4.py`
+    Layout {
+        name: "comfy-int4",
+        library: "ComfyUI, format convrot_w4a4",
+        formats: &["convrot_w4a4", "int4_tensorwise"],
+        codes: CodeStorage { values: CodeValues::Signed(Int4), ..bytes(&[Int8]) },
+        groups: &[Group::Channel],
+        rotation: RotationUse::Always,
+        column_multiple: 64,
+        encoding: Some(encoding(ScaleRule::Floored((1e-10_f32 / 7.0).to_bits()), ScaleShape::Squeezed)),
+        ..OF_COMFY
+    },
+    // `tensor/asym_w4a8.py`: integers of 8 bits, which 16 levels of each group, or 63, stand for.
+    Layout {
+        name: "comfy-w4a8",
+        library: "ComfyUI, format asym_w4a8_int8",
+        formats: &["asym_w4a8_int8", "w4a8_int8", "w4a8"],
+        names: &[LEVELS],
+        codes: CodeStorage { values: CodeValues::Levels, packing: Packing::Planes, ..bytes(&[Int8]) },
+        groups: &[Group::ANY_NEIGHBOURS],
+        scale_dtypes: &[Float8E4M3FN, Uint8, Float32],
+        global: Combination::Levels,
+        zeros: Zeros::Added,
+        rotation: RotationUse::Always,
+        encoding: Some(encoding(ScaleRule::Levels, ScaleShape::Matrix)),
+        ..OF_COMFY
+    },
+    // `tensor/awq_w4a16.py`
+    Layout {
+        name: "comfy-awq",
+        library: "ComfyUI, format awq_w4a16",
+        formats: &["awq_w4a16"],
+        names: &AWQ,
+        codes: CodeStorage { values: CodeValues::Unsigned, ..bytes(&[Int8]) },
+        groups: &[Group::ANY_NEIGHBOURS],
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::Added,
+        needs: Some(Role::Offset),
+        product_precision: Precision::Promoted,
         ..OF_COMFY
     },
     Layout {
@@ -165,7 +238,8 @@ impl LayerDescriptions {
         let whose = format!("the metadata '{}'", CheckpointInfo::METADATA);
         let of_file = layer.object.as_ref().map(|object| describe(object, &whose)).transpose()?;
         let essence = |description: &WeightDescription| {
-            (description.layouts[0].name, description.codes.clone(), description.parameters.rotation)
+            let parameters = &description.parameters;
+            (description.layouts[0].name, description.codes.clone(), parameters.rotation, parameters.group)
         };
         if let (Some(one), Some(other)) = (&of_tensor, &of_file)
             && essence(one) != essence(other)
@@ -194,47 +268,74 @@ impl LayerDescriptions {
 fn describe(object: &Map<String, Value>, whose: &str) -> Result<WeightDescription> {
     let layer = ConfigObject::new(object);
     let in_source = |error: Error| Error::new(format!("{whose}: {error}"));
-    let Some(format) = layer.text(&["format"]).map_err(in_source)? else {
-        return Err(Error::new(format!("{whose} names no format")));
+    let of_flag = place(&layer, "convrot").and_then(|place| place.is_true("convrot")).map_err(in_source)?;
+    let format = match layer.text(&["format"]).map_err(in_source)? {
+        Some(format) => format,
+        // The marker of INT8-Fast.
+        None if of_flag => ROTATED,
+        None => return Err(Error::new(format!("{whose} names no format"))),
     };
+    if format == SVDQUANT.0 {
+        return Err(in_source(undecoded(&format!("the format {format}"), SVDQUANT.1)));
+    }
     let layouts = named(LAYOUTS, Some(format));
     let Some(layout) = layouts.first().copied() else {
         let message = format!("{whose} says format '{}', which tcast does not decode", shorten(format));
         return Err(Error::new(message));
     };
-    let can_rotate = *layout.codes.dtypes == [Dtype::Int8];
-    let rotation = rotation(&layer).map_err(in_source)?;
-    let rotated = match rotation {
-        Some(_) if !can_rotate => {
+    let number = |key: &str| place(&layer, key).and_then(|place| place.number(&[key])).map_err(in_source);
+    if let Some(other) = number("quant_group_size")?.filter(|size| *size != TILE) {
+        return Err(Error::new(format!("{whose} says quant_group_size {other}, and the only one is {TILE}")));
+    }
+    let rotation = match layout.rotation {
+        RotationUse::Never if of_flag => {
             return Err(Error::new(format!("{whose} says convrot in a way that tcast does not decode")));
         }
+        RotationUse::Always => number("convrot_groupsize")?.or(Some(ROTATION)),
+        RotationUse::Optional if of_flag => number("convrot_groupsize")?.or(Some(ROTATION)),
+        RotationUse::Never | RotationUse::Optional => None,
+    };
+    let rotated = match rotation {
         Some(size) => format!(", convrot_groupsize {size}"),
-        None if can_rotate => ", no convrot".to_owned(),
+        None if layout.rotation == RotationUse::Optional => ", no convrot".to_owned(),
         None => String::new(),
     };
     let mut description = WeightDescription::new(layouts, format!("{whose} says format '{format}'{rotated}"));
-    if layout.formats.len() > 1 {
+    if layout.formats.len() == layout.codes.dtypes.len() {
         let dtypes = layout.formats.iter().zip(layout.codes.dtypes);
         description.codes = dtypes.filter(|(name, _)| **name == format).map(|(_, dtype)| *dtype).collect();
+    }
+    if let Some((_, size, bits)) = DEFAULTS.iter().find(|(name, ..)| *name == layout.name) {
+        description.parameters.group = Some(Group::Neighbours(number("group_size")?.unwrap_or(*size)));
+        description.parameters.bits = *bits;
     }
     description.parameters.rotation = rotation;
     description.parameters.has_full_precision = layer.is_true("full_precision_matrix_mult").map_err(in_source)?;
     Ok(description)
 }
 
-/// Returns the number of columns that `ComfyUI` rotates together, if it does. The description gives it directly or
-/// under `params`.
-fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
-    let place = |key: &str| match layer.inner("params")?.filter(|inner| inner.has(key)) {
+/// The format of int8, which a description without a format means if the weight is rotated.
+const ROTATED: &str = "int8_tensorwise";
+
+/// A format that `ComfyUI` does not load, and its codes.
+const SVDQUANT: (&str, &str) = ("svdquant_w4a4", "4 bits, factors of columns and a matrix of low rank");
+
+/// The columns that are rotated together if the description does not say how many.
+const ROTATION: u64 = 256;
+
+/// `quant_group_size`, the tile of a kernel, on which no value depends.
+const TILE: u64 = 64;
+
+/// The sizes of groups if the description does not say them, and the width of codes unless the shapes show it.
+const DEFAULTS: &[(&str, u64, Option<u32>)] = &[("comfy-w4a8", 16, None), ("comfy-awq", 64, Some(4))];
+
+/// Returns the object that has a key: the description itself, or its `params`.
+fn place<'a>(layer: &ConfigObject<'a>, key: &str) -> Result<ConfigObject<'a>> {
+    match layer.inner("params")?.filter(|inner| inner.has(key)) {
         Some(inner) if layer.has(key) && layer.get(key) != inner.get(key) => {
             Err(Error::new(format!("it says two values of {key}")))
         }
         inner => Ok(inner.unwrap_or(*layer)),
-    };
-    let is_rotated = place("convrot")?.is_true("convrot")?;
-    match place("convrot_groupsize")?.number(&["convrot_groupsize"])? {
-        None if is_rotated => Err(Error::new("it says convrot, and no convrot_groupsize")),
-        size => Ok(size.filter(|_| is_rotated)),
     }
 }
 

@@ -8,13 +8,14 @@
 //!
 //! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0, comfy-kitchen 0.2.40, torchao
 //! 0.18.0, amd-quark 0.13 and the CPU backend of MLX 0.32.4, and were compared with these libraries byte for byte. The
-//! rules of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
+//! rules of optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
 
 mod base;
 mod bitsandbytes;
 mod comfy;
 mod compressed_tensors;
 mod decoded;
+mod gemma;
 mod gguf;
 mod gpt_oss;
 mod gptq;
@@ -56,6 +57,7 @@ static LIBRARIES: &[&Library] = &[
     &gptq::AUTO_ROUND,
     &bitsandbytes::LIBRARY,
     &quanto::LIBRARY,
+    &gemma::LIBRARY,
     &torchao::LIBRARY,
     &quark::LIBRARY,
     &mlx::LIBRARY,

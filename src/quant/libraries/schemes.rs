@@ -75,6 +75,26 @@ const fn affine(name: &'static str, summary: &'static str, layouts: &'static [Sc
     Scheme { name, summary, layouts, ..BASE }
 }
 
+/// Returns a scheme of integers in the words of compressed-tensors.
+const fn packed(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    summary: &'static str,
+    layouts: &'static [SchemeLayout],
+) -> Scheme {
+    Scheme { name, aliases, summary, layouts, ..BASE }
+}
+
+const GROUP: Group = Group::Neighbours(128);
+
+/// Returns integers in the words of compressed-tensors, of a width that few engines load.
+const fn words(grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { limits: Some(FEW_ENGINES), ..layout(COMPRESSED_TENSORS, "ct-pack", grid) }
+}
+
+const FEW_ENGINES: &str = "vLLM runs integers of 2, 3, 5, 6 and 7 bits only with its humming kernels, and SGLang does not load \
+                           them; transformers decodes them";
+
 const fn mlx(bits: u32) -> SchemeLayout {
     layout(MLX, "mlx-affine", asymmetric(bits, Group::Neighbours(64), None))
 }
@@ -146,7 +166,7 @@ pub static SCHEMES: &[Scheme] = &[
                 limits: Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
                 ..layout(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None))
             },
-            layout(COMFYUI, "comfy-int8", symmetric(8, Group::Tensor, Some(Float32))),
+            layout(COMFYUI, "comfy-int8", symmetric(8, Group::Channel, Some(Float32))),
         ],
         in_model: Some(onnx(symmetric(8, Group::Channel, None))),
         ..BASE
@@ -155,23 +175,26 @@ pub static SCHEMES: &[Scheme] = &[
         name: "int8a16",
         aliases: &["W8A16"],
         summary: "int8 in words, a scale for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(8, Group::Neighbours(128), None))],
+        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(8, GROUP, None))],
         ..BASE
     },
     Scheme {
         name: "int4",
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, Group::Neighbours(128), None))],
-        in_model: Some(onnx(symmetric(4, Group::Neighbours(128), None))),
+        layouts: &[
+            layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None)),
+            layout(COMFYUI, "comfy-int4", symmetric(4, Group::Channel, Some(Float32))),
+        ],
+        in_model: Some(onnx(symmetric(4, GROUP, None))),
         ..BASE
     },
     Scheme {
         name: "int4-asym",
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, Group::Neighbours(128), None))],
-        in_model: Some(onnx(asymmetric(4, Group::Neighbours(128), None))),
+        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, GROUP, None))],
+        in_model: Some(onnx(asymmetric(4, GROUP, None))),
         ..BASE
     },
     Scheme {
@@ -219,9 +242,66 @@ pub static SCHEMES: &[Scheme] = &[
             // The quant_method of config.json in SGLang, TensorRT-LLM and transformers.
             layout("mxfp8", "hf-fp8", float(Float8E4M3FN, Group::Block([1, 32]), Some(Uint8))),
             layout(MODELOPT, "modelopt-mxfp8", MXFP8),
-            layout(COMFYUI, "comfy-mxfp8", TargetGrid { scale: Some(Float8E8M0), ..MXFP8 }),
+            // ComfyUI's reader of safetensors fails on float8e8m0.
+            layout(COMFYUI, "comfy-mxfp8", MXFP8),
             layout(MLX, "mlx-mxfp8", MXFP8),
         ],
+        ..BASE
+    },
+    packed("int2", &["W2A16"], "int2 in words, a scale for each 128 values", &[words(symmetric(2, GROUP, None))]),
+    packed(
+        "int2-asym",
+        &[],
+        "int2 in words, a scale and a zero point for each 128 values",
+        &[words(asymmetric(2, GROUP, None))],
+    ),
+    packed("int3", &["W3A16"], "int3 in words, a scale for each 128 values", &[words(symmetric(3, GROUP, None))]),
+    packed(
+        "int3-asym",
+        &[],
+        "int3 in words, a scale and a zero point for each 128 values",
+        &[words(asymmetric(3, GROUP, None))],
+    ),
+    packed("int5", &["W5A16"], "int5 in words, a scale for each 128 values", &[words(symmetric(5, GROUP, None))]),
+    packed(
+        "int5-asym",
+        &[],
+        "int5 in words, a scale and a zero point for each 128 values",
+        &[words(asymmetric(5, GROUP, None))],
+    ),
+    packed("int6", &["W6A16"], "int6 in words, a scale for each 128 values", &[words(symmetric(6, GROUP, None))]),
+    packed(
+        "int6-asym",
+        &[],
+        "int6 in words, a scale and a zero point for each 128 values",
+        &[words(asymmetric(6, GROUP, None))],
+    ),
+    packed("int7", &["W7A16"], "int7 in words, a scale for each 128 values", &[words(symmetric(7, GROUP, None))]),
+    packed(
+        "int7-asym",
+        &[],
+        "int7 in words, a scale and a zero point for each 128 values",
+        &[words(asymmetric(7, GROUP, None))],
+    ),
+    packed(
+        "int8-asym",
+        &[],
+        "int8 in words, a scale and a zero point for each 128 values",
+        &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP, None))],
+    ),
+    Scheme {
+        name: "w4a8",
+        summary: "16 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
+        layouts: &[layout(COMFYUI, "comfy-w4a8", symmetric(4, Group::Neighbours(16), Some(Float8E4M3FN)))],
+        ..BASE
+    },
+    Scheme {
+        name: "w6a8",
+        summary: "63 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
+        layouts: &[SchemeLayout {
+            limits: Some("w6a8 needs a comfy-kitchen that is newer than 0.2.31"),
+            ..layout(COMFYUI, "comfy-w4a8", symmetric(6, Group::Neighbours(16), Some(Float8E4M3FN)))
+        }],
         ..BASE
     },
     affine("affine2", "uint2 in words, a scale and an offset for each 64 values", &[mlx(2)]),

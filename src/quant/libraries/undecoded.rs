@@ -38,7 +38,6 @@ const OF_TORCHAO: &str = "packed codes; let torchao dequantize them";
 const OF_QUANTO: &str = "groups of 2 or 4 bits; let optimum-quanto dequantize them";
 const OF_BITMASK: &str = "values, and bits for their places; let compressed-tensors 0.11.0 decompress them";
 const OF_GGUF: &str = "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools";
-const OF_GEMMA: &str = "2, 4 and 8 bits of quantization-aware training; let transformers dequantize them";
 const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold values";
 
 /// The methods that tcast does not decode. The names come from the source code of each library.
@@ -56,6 +55,12 @@ static UNDECODED: &[UndecodedMethod] = &[
     ),
     row("quanto", &[], OF_QUANTO, &[(".weight._data._data", &[Uint8], ".weight._shift")]),
     row("sparse-24-bitmask", &[], OF_BITMASK, &[(".bitmask", &[Uint8], ".compressed")]),
+    row(
+        "svdquant_w4a4 of comfy-kitchen",
+        &[],
+        "4 bits, factors of columns and a matrix of low rank",
+        &[(".weight", &[Int8, Uint8], ".weight_proj_down")],
+    ),
     row("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
     row("EXL3", &["exl3"], "trellis codes of ExLlamaV3", &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")]),
     row("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),
@@ -74,7 +79,6 @@ static UNDECODED: &[UndecodedMethod] = &[
         "NVFP4 with scales in the order of a CUDA kernel",
         &[(".quantized_weight_values", ANY, ".quantized_weight_scale_factors")],
     ),
-    row("Gemma", &["gemma"], OF_GEMMA, &[(".embedding_quantized", &[Int8, Uint8], ".embedding_scale")]),
     row(
         "Nunchaku",
         &["svdquant", "nunchaku"],

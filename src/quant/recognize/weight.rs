@@ -7,7 +7,9 @@ use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ModuleConfig, WeightDescription};
 use crate::quant::decode::geometry::DecodeGeometry;
 use crate::quant::libraries::{LayerDescriptions, TensorDescriptions, quant_state};
-use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros};
+use crate::quant::{
+    CodeValues, Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros,
+};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -233,18 +235,22 @@ impl Evidence<'_> {
             }
             parameters.bits = self.width(parts, parameters.group);
         }
+        if layout.codes.values == CodeValues::Levels {
+            parameters.bits = self.width(parts, parameters.group);
+        }
         if layout.scale_order == ScaleOrder::Swizzled {
             parameters.shape = self.unpadded(layout, parts, stem);
         }
         Ok(parameters)
     }
 
-    /// Returns the width of codes in words of 32 bits: the bits of a row, divided among its groups of this size.
+    /// Returns the width of codes: the bits of a stored row, divided among its groups of this size.
     fn width(&self, parts: &[(Role, usize)], group: Option<Group>) -> Option<u32> {
         let last = |role: Role| self.source.tensors[find(parts, role)?].shape.last().copied();
         let Some(Group::Neighbours(size)) = group else { return None };
         let columns = last(Role::Scale)?.checked_mul(size).filter(|columns| *columns > 0)?;
-        u32::try_from(last(Role::Codes)?.checked_mul(32)? / columns).ok()
+        let bits = self.dtype(find(parts, Role::Codes)?)?.bits();
+        u32::try_from(last(Role::Codes)?.checked_mul(bits.into())? / columns).ok()
     }
 
     /// Reads `weight_shape` of compressed-tensors.

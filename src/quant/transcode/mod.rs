@@ -86,6 +86,9 @@ impl Transcoder {
         parts: &[&[u8]],
         shared: &SharedTables,
     ) -> Result<Option<Self>> {
+        if encoder.is_rotated() {
+            return Ok(None);
+        }
         let keeps_blocks = encoder.has_global_scale() && decoder.has_global_scale();
         // Offsets that stay the same are exact, so codes that start at 0 stay the same too.
         let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, !encoder.has_offsets(), parts)? else {

@@ -75,7 +75,8 @@ impl SourceGrid {
         let (layout, geometry) = (steps.layout, &steps.geometry);
         let is_other = steps.rotation.is_some()
             || geometry.nested.is_some()
-            || matches!(layout.codes.values, CodeValues::Map)
+            || matches!(layout.codes.values, CodeValues::Map | CodeValues::Levels)
+            || layout.zeros == Zeros::Added
             || matches!(layout.codes.packing, Packing::Flat | Packing::Stream)
             || layout.scale_order == ScaleOrder::Flat
             || layout.global == Combination::Over127;
@@ -142,7 +143,7 @@ impl SourceGrid {
     /// Returns the global scale of a matrix; 1 if it has none.
     fn global_of(&self, matrix: usize, parts: &[&[u8]]) -> f32 {
         match &self.decoder.method {
-            Method::Steps(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+            Method::Steps(steps) => global_scale(steps, parts, [matrix, 0], &mut [0; 4]),
             Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
         }
     }
@@ -188,7 +189,7 @@ impl SourceGrid {
         if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
             steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
         }
-        let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
+        let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, [matrix, 0], &mut raw)) };
         let factor = f64::from(steps.scales.factor());
         let is_divisor = steps.layout.global == Combination::Divisor;
         let group = |(scale, zero): ([u8; 4], [u8; 4])| {

@@ -60,7 +60,7 @@ impl Redecoding {
         arithmetic: Arithmetic,
     ) -> Self {
         let through = |precision: Precision| match precision {
-            Precision::Float32 | Precision::Weight => WeightType::Float32,
+            Precision::Float32 | Precision::Weight | Precision::Promoted => WeightType::Float32,
             Precision::Bfloat16 => WeightType::Bfloat16,
             Precision::Scale => WeightType::new(stored).unwrap_or(WeightType::Float32),
             Precision::Target => target,
@@ -89,8 +89,8 @@ impl Redecoding {
         let (times, by) = match self.global {
             Combination::Multiplier => (wide, 1.0),
             Combination::Divisor => (1.0, wide),
-            // No global scale of MLX is written.
-            Combination::Nothing | Combination::OverLargest | Combination::Over127 => (1.0, 1.0),
+            // No global scale of MLX is written, and rotated weights are not recovered.
+            Combination::Nothing | Combination::OverLargest | Combination::Over127 | Combination::Levels => (1.0, 1.0),
         };
         let exact = [scale.into(), times, by];
         if self.is_exact {
@@ -100,7 +100,7 @@ impl Redecoding {
         let combined = match self.global {
             Combination::Multiplier => self.scale.round(scale * global),
             Combination::Divisor => self.scale.round(scale / global),
-            Combination::Nothing | Combination::OverLargest | Combination::Over127 => scale,
+            Combination::Nothing | Combination::OverLargest | Combination::Over127 | Combination::Levels => scale,
         };
         Factor { combined, exact, zero }
     }
