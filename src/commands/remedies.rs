@@ -60,7 +60,21 @@ pub fn remedy(error: &Error) -> Option<String> {
     if let (Some(again), Some(more)) = (error.remedy_text(), after(error)) {
         return Some(format!("{again}{more}"));
     }
-    let flags = match error.kind() {
+    let flags = of_kind(error)?;
+    let own = error.remedy_text().unwrap_or_default();
+    let clear = error.blocker().map(clear).unwrap_or_default();
+    let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
+    let remedies = if is_option { [own, &flags, &clear] } else { [own, &clear, &flags] };
+    let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
+    if matches!(error.kind(), Kind::Unsafe { .. }) {
+        remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
+    }
+    (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// Returns the remedy for the kind of an error, which may be empty.
+fn of_kind(error: &Error) -> Option<String> {
+    Some(match error.kind() {
         Kind::Exists { output, is_replaceable: true } => format!("add --force to replace it, or {}", another(*output)),
         Kind::Exists { output, is_replaceable: false } => another(*output),
         Kind::Several(errors) if errors.iter().all(is_about_output) => {
@@ -153,16 +167,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             "tcast does not read standard input: write it to a file, and name that".to_owned()
         }
         _ => String::new(),
-    };
-    let own = error.remedy_text().unwrap_or_default();
-    let clear = error.blocker().map(clear).unwrap_or_default();
-    let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
-    let remedies = if is_option { [own, &flags, &clear] } else { [own, &clear, &flags] };
-    let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
-    if matches!(error.kind(), Kind::Unsafe { .. }) {
-        remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
-    }
-    (!remedies.is_empty()).then(|| remedies.join(", or "))
+    })
 }
 
 /// True if an error only says that an output exists, which could be replaced.

@@ -254,7 +254,7 @@ impl Zeros {
     }
 }
 
-/// The use of a rotation by a layout: see [`super::rotation`].
+/// The use of a rotation by a layout: see the module `rotation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotationUse {
     Never,

@@ -27,7 +27,7 @@ pub enum ScaleRule {
     Inverse,
     /// amax / largest code, at least the float32 with these bits (`ComfyUI`, integers).
     Floored(u32),
-    /// The levels of [`super::encode`]'s `levels`: a scale for each group and one for each row (`ComfyUI`).
+    /// Two levels: a scale for each group and one for each row (`ComfyUI`).
     Levels,
     /// A global scale of 2688 / amax of the tensor in T; scales are global * (amax / 6 in T), and 0.125 where that is 0
     /// (compressed-tensors, NVFP4).
