@@ -2,7 +2,7 @@
 
 use super::{
     Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Layout, Parameters,
-    Part, Role, Scheme,
+    Part, Role, Rotation, Scheme,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -91,7 +91,10 @@ impl Scheme {
         let Some(stored) = self.in_layout(None) else {
             return Err(Error::new(format!("the scheme {} has no tensors of codes and scales", self.name)));
         };
-        let encoder = Encoder::new(stored.row, &stored.grid, shape, E::DTYPE, EncodeOptions::default())
+        let columns = shape.last().copied().unwrap_or_default();
+        let rotation = stored.row.rotation.of_rows(Rotation::default().columns(), columns);
+        let options = EncodeOptions { rotation, ..EncodeOptions::default() };
+        let encoder = Encoder::new(stored.row, &stored.grid, shape, E::DTYPE, options)
             .map_err(|why| Error::new(format!("the scheme {} does not fit the weight: {why}", self.name)))?;
         let source = E::to_bytes(values);
         let extremes = Extremes::of(E::DTYPE, &source, 0);

@@ -263,6 +263,17 @@ pub enum RotationUse {
     Always,
 }
 
+impl RotationUse {
+    /// Returns the columns that are rotated together in rows of this length, if `size` are wanted.
+    pub(crate) fn of_rows(self, size: Option<u64>, columns: u64) -> Option<u64> {
+        match self {
+            Self::Never => None,
+            Self::Optional => size.filter(|size| columns.is_multiple_of(*size)),
+            Self::Always => size,
+        }
+    }
+}
+
 /// The type that a step of the arithmetic rounds to. Products have exact factors, so a step rounds once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {

@@ -163,10 +163,10 @@ fn one_call_quantizes_a_checkpoint_as_the_program_does() {
     same(&tree(&bench.path("c")), &tree(&bench.path("d")));
     let refused = QuantizeOptions::scheme("fp9").unwrap_err().to_string();
     assert!(refused.starts_with("unknown scheme 'fp9': it is one of fp8,"), "{refused}");
-    let options = QuantizeOptions { layout: Some("comfyui"), ..options };
+    let options = QuantizeOptions { layout: Some("modelopt"), ..options };
     let refused = tcast::quantize(bench.path("model"), bench.path("e"), &options).unwrap_err().to_string();
     assert!(
-        refused.ends_with("the layout comfyui has no scheme int4, which is stored as compressed-tensors"),
+        refused.ends_with("the layout modelopt has no scheme int4, which is stored as compressed-tensors, comfyui"),
         "{refused}"
     );
 }

@@ -143,7 +143,12 @@ pub(super) fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme
     for scheme in schemes.iter().copied().filter(|scheme| !is_in_layout(scheme)) {
         layout_of(scheme, Some(layout_name(options))).map_err(|error| {
             let is_in_all = |name: &str| schemes.iter().all(|other| other.layout_names().any(|own| own == name));
-            let known = scheme.layout_names().filter(|name| is_in_all(name));
+            // Rows of many lengths cannot be rotated.
+            let is_usual = |name: &str| {
+                let rotation = scheme.in_layout(Some(name)).map(|stored| stored.row.rotation);
+                name == scheme.default_layout() || rotation != Some(RotationUse::Always)
+            };
+            let known = scheme.layout_names().filter(|name| is_in_all(name) && is_usual(name));
             // A GGUF has options that no other layout has.
             let known = known.filter(|_| options.gguf.first_given().is_none() && options.imatrix.is_none());
             let known = known.map(|name| match name {

@@ -2,7 +2,7 @@
 //! parts too. Most files of Hugging Face have a module for each expert, and some a stack of each weight.
 
 use super::naming::model_type;
-use super::{CONFIG, Checkpoint};
+use super::{CONFIG, Checkpoint, ExpertForm};
 use crate::container::{Data, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -18,17 +18,6 @@ const PROJECTIONS: [(&str, &str); 3] = [("gate_proj", "w1"), ("down_proj", "w2")
 
 /// The module that has projections of these other names.
 const SPARSE_BLOCK: &str = "block_sparse_moe";
-
-/// The form in which files of Hugging Face store the experts of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum ExpertForm {
-    /// Each weight of all experts of a layer is one tensor, and gate and up are one weight
-    Stacked,
-    /// Each expert has its own tensors
-    Single,
-}
 
 /// The names of the experts of a kind of models in both forms.
 #[derive(Debug, PartialEq, Eq)]

@@ -16,7 +16,6 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
-pub use experts::ExpertForm;
 pub(crate) use experts::{
     ExpertNames, PLAIN_EXPERTS, PlaceInStack, check_stacked, layer_of_expert, name_of_expert, stack_of,
 };
@@ -47,6 +46,17 @@ use std::path::{Path, PathBuf};
 
 /// Folder of the config and the tokenizer in a checkpoint of verl and others.
 const BASE: &str = "huggingface";
+
+/// The form in which files of Hugging Face store the experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum ExpertForm {
+    /// Each weight of all experts of a layer is one tensor, and gate and up are one weight
+    Stacked,
+    /// Each expert has its own tensors
+    Single,
+}
 
 /// A file, or a folder of shards.
 #[derive(Default)]

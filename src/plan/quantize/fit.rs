@@ -138,15 +138,12 @@ impl Planner<'_, '_> {
             }
         }
         let size = self.options.rotation.unwrap_or_default().columns();
+        let columns = shape.last().copied().unwrap_or_default();
         let rotation = match target.layout.row.rotation {
-            RotationUse::Never => None,
             // Codes can be moved to rows that are not rotated.
             RotationUse::Optional if is_coded => None,
-            RotationUse::Optional => {
-                size.filter(|size| shape.last().is_some_and(|columns| columns.is_multiple_of(*size)))
-            }
             RotationUse::Always if self.options.scheme.is_none() => return Err(Unfit::Grid),
-            RotationUse::Always => size,
+            usage => usage.of_rows(size, columns),
         };
         let options = EncodeOptions { rotation, ..options };
         let new = |options| Encoder::new(target.layout.row, &target.grid, shape, dtype, options);

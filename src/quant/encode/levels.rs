@@ -3,44 +3,21 @@
 //!
 //! The sums of the library are float32, in an order that depends on the machine; here they are float64, rounded once.
 
-use super::super::layout::Group;
 use super::super::rotation::rotate_float32s;
-use super::super::scheme::{CodeType, TargetGrid};
-use super::encoder::Encoder;
+use super::encoder::{EVEN, Encoder, Levels, MOST};
 use super::extremes::{Extremes, INFINITY, first_special, largest};
-use super::geometry::Unfit;
 use super::lanes;
 use super::rounding::WeightType;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop, Minifloat};
+use crate::kernel::{Isa, Loop};
 use std::ops::Range;
-
-/// The levels of 4 bits that comfy-kitchen uses unless it fits others to a tensor: `_FROZEN_LUT`.
-pub(super) const LEVELS: [f32; 16] = [
-    -0.980_602, -0.794_529, -0.638_165, -0.500_986, -0.377_321, -0.263_187, -0.155_210, -0.050_720, 0.052_541,
-    0.156_985, 0.265_284, 0.379_533, 0.502_636, 0.638_953, 0.794_876, 0.980_671,
-];
-
-/// The largest of the 63 levels of 6 bits, which are evenly spaced.
-const MOST: f32 = 31.0;
-
-/// Number of levels of 6 bits.
-const EVEN: usize = 63;
 
 /// The smallest scale of a group or a row, and the smallest sum of squares.
 const LEAST: f32 = 1e-8;
 
 /// The largest scale of a group.
 const MOST_E4M3: f32 = 448.0;
-
-/// The levels of a weight, for the encoder.
-pub(super) struct Levels {
-    table: Vec<f32>,
-    /// Number of values in a group.
-    group: usize,
-    e4m3: Minifloat,
-}
 
 /// A group while its scale is chosen.
 #[derive(Clone, Default)]
@@ -52,17 +29,6 @@ struct Chosen {
 }
 
 impl Levels {
-    pub(super) fn new(grid: &TargetGrid) -> Result<Self, Unfit> {
-        let Group::Neighbours(group) = grid.group else { return Err(Unfit::Grid) };
-        let table = match grid.codes {
-            CodeType::Int { bits: 4, .. } => LEVELS.to_vec(),
-            // Kernels read six bits of 16 values at a time.
-            CodeType::Int { bits: 6, .. } if group.is_multiple_of(16) => (0..EVEN).map(|at| at as f32 - MOST).collect(),
-            _ => return Err(Unfit::Grid),
-        };
-        Ok(Self { table, group: group as usize, e4m3: super::encoder::minifloat(Dtype::Float8E4M3FN)? })
-    }
-
     fn is_even(&self) -> bool {
         self.table.len() == EVEN
     }
