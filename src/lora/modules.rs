@@ -251,7 +251,7 @@ impl Changes<'_, '_> {
             own.resize((end - start) as usize, 0.0);
             all.read(0, start..end, &mut own);
             let bytes = mapped.read(start as usize * width..end as usize * width)?;
-            super::widen(dtype, bytes, &mut theirs);
+            super::matrix::widen(dtype, bytes, &mut theirs);
             if own != theirs {
                 return Ok(false);
             }

@@ -111,7 +111,7 @@ impl Scheme {
         let tensors = encoder.parts().iter().zip(parts).map(tensor).collect();
         let bits = if let CodeType::Int { bits, .. } = stored.grid.codes { Some(bits) } else { None };
         let group = Some(stored.grid.group);
-        let parameters = Parameters { shape: Some(shape.to_vec()), bits, group, ..Parameters::default() };
+        let parameters = Parameters { shape: Some(shape.to_vec()), bits, group, rotation, ..Parameters::default() };
         Ok(EncodedWeight { tensors, layout: stored.row, parameters })
     }
 }
