@@ -44,6 +44,7 @@ impl<'a> Planned<'a> {
             left.into_iter().partition(|weight| weight.has_plain_blocks());
         let plain = model.plain_weights();
         check_weights(model, selection, (&selected, &left), &plain)?;
+        check_added(model, |name| !selection.selects(name))?;
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name))?;
         let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);
@@ -127,6 +128,7 @@ impl<'a> Planned<'a> {
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
     pub(super) fn rename(model: &Model<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
+        check_added(model, |_| true)?;
         let (was_quantized, has_form) = (source.dropped.was_quantized, source.experts.is_some());
         if source.is_model()
             || !was_quantized
@@ -304,6 +306,31 @@ fn check_weights(
         let what = "has quantized weights, and none of them is selected: the output would be quantized too";
         let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
         return Err(Error::usage(what).without(option));
+    }
+    Ok(())
+}
+
+/// Refuses weights of another checkpoint that stay quantized, if the config of the model does not describe them.
+fn check_added(model: &Model, stays: impl Fn(&str) -> bool) -> Result<()> {
+    let known: HashSet<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
+    let method_of = |method: &Option<String>| match method {
+        Some(method) => format!("the quantization '{}'", shorten(method)),
+        None => "no quantization".to_owned(),
+    };
+    for (name, method) in model.source.added_weights.iter().filter(|(name, _)| stays(name)) {
+        let why = if *method != model.found.method {
+            format!(
+                "the config of the model describes {}, and its own {}",
+                method_of(&model.found.method),
+                method_of(method)
+            )
+        } else if !known.contains(&**name) {
+            "the config of the model describes another form of it".to_owned()
+        } else {
+            continue;
+        };
+        let error = Error::new(format!("stays quantized as in another model: {why}"));
+        return Err(error.in_tensor(name).remedy("decode the other model first"));
     }
     Ok(())
 }

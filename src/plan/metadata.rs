@@ -12,6 +12,13 @@ use crate::text::shorten;
 const FIELDS: [&str; 7] =
     ["ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string", "opset_import"];
 
+/// True if a format owns a key, so that it is neither set nor removed.
+pub(crate) fn is_owned_key(container: &dyn Container, key: &str) -> bool {
+    let is_of_gguf = container.is(GGUF) && (key == ALIGNMENT || key.starts_with(SPLIT));
+    let is_of_model = container.format_info().is_changed_only() && FIELDS.contains(&key);
+    is_of_gguf || is_of_model || key == "tcast" || key == CheckpointInfo::METADATA
+}
+
 impl Planned<'_> {
     /// Sets and removes metadata. Refuses keys that a format owns, and formats without metadata.
     pub(crate) fn set_metadata(&mut self, options: &ContentOptions, container: &dyn Container) -> Result<()> {
@@ -22,9 +29,7 @@ impl Planned<'_> {
                 let extension = container.format_info().extension;
                 return Err(Error::usage(format!("a .{extension} file has no place for metadata")).without(option));
             }
-            let is_of_gguf = container.is(GGUF) && (key == ALIGNMENT || key.starts_with(SPLIT));
-            let is_of_model = container.format_info().is_changed_only() && FIELDS.contains(&key);
-            if is_of_gguf || is_of_model || key == "tcast" || key == CheckpointInfo::METADATA {
+            if is_owned_key(container, key) {
                 return Err(
                     Error::usage(format!("the metadata key '{}' belongs to the format", shorten(key))).without(option)
                 );

@@ -23,6 +23,8 @@ mod weight_rows;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 pub(crate) use gguf::GgufTask;
+#[cfg(feature = "cli")]
+pub(crate) use metadata::is_owned_key;
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};

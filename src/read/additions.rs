@@ -75,9 +75,12 @@ fn add(
         return Err(Error::usage(what));
     }
     let was_quantized = !own.found.weights.is_empty();
+    let taken = theirs.found.weights.iter().filter(|weight| is_taken[weight.codes()]);
+    let taken: Vec<_> = taken.map(|weight| (weight.name.clone(), theirs.found.method.clone())).collect();
     let (mut stays, mut is_taken) = (stays.into_iter(), is_taken.into_iter());
     source.keep(|| stays.next().unwrap_or(true), was_quantized);
     source.append(other, || is_taken.next().unwrap_or(false));
+    source.added_weights.extend(taken);
     Ok(source)
 }
 

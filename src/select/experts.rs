@@ -79,7 +79,12 @@ impl ModelFacts {
         known.or_else(|| has_banks(self.kinds()).then_some(PLAIN_EXPERTS)).ok_or_else(|| {
             let known = "tcast does not know how its experts are stacked and divided";
             let what = match &self.kind {
-                Some(_) if self.is(TRANSPOSED) => "its files store stacks of experts transposed".to_owned(),
+                Some(kind) if self.is(TRANSPOSED) => {
+                    format!(
+                        "files of '{}' store each expert transposed, and transformers has no other form of them",
+                        shorten(kind)
+                    )
+                }
                 Some(kind) => format!("is a model of type '{}', and {known}", shorten(kind)),
                 None => format!("has no config.json with a model_type, and {known}"),
             };

@@ -342,3 +342,30 @@ fn a_plain_matrix_that_is_added_to_a_quantized_model_is_listed() {
     run(&bench, "quantize less --add plain --scheme fp8-block -o again");
     bench.run("diff q again").expect(0, "21 tensors are equal\n", "");
 }
+
+#[test]
+fn a_quantized_weight_that_the_config_does_not_describe_is_not_added() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    run(&bench, "dequantize q -o plain");
+    run(&bench, "cast plain --drop *layers.1.self_attn.o_proj.weight -o less");
+    let weight = "tensor 'model.layers.1.self_attn.o_proj.weight'";
+    let undescribed = format!(
+        "less: {weight}: stays quantized as in another model: the config of the model describes no quantization, and its own \
+         the quantization 'fp8'\n  decode the other model first"
+    );
+    refused(&bench, "cast less --add q -o o", 1, &undescribed);
+    // Decoded, it needs no description.
+    run(&bench, "dequantize less --add q -o all");
+    bench.run("diff plain all").expect(0, "21 tensors are equal\n", "");
+    // The config lists its module as not quantized.
+    run(&bench, "cast q --replace plain:*layers.1.self_attn.o_proj.weight -o mixed");
+    let listed = format!(
+        "mixed: {weight}: stays quantized as in another model: the config of the model describes another form of it\n  \
+         decode the other model first"
+    );
+    refused(&bench, "cast mixed --replace q:*layers.1.self_attn.o_proj.weight -o o", 1, &listed);
+    // A config still describes weights that come back in the same run.
+    run(&bench, "cast q --drop *_proj.weight --add q -o same");
+    bench.run("diff q same").expect(0, "21 tensors are equal\n", "");
+    assert_eq!(json(&bench.path("same/config.json")), json(&bench.path("q/config.json")));
+}

@@ -108,6 +108,14 @@ fn tensors_are_those_of_the_files_on_the_line() {
     assert_eq!(completed(&bench, "tcast cast m.safetensors --drop model.no"), ["model.norm.weight"]);
     assert_eq!(completed(&bench, "tcast cast m.safetensors --set "), ["format=", "note="]);
     assert_eq!(completed(&bench, "tcast cast m.safetensors --unset n"), ["note"]);
+    assert_eq!(
+        completed(&bench, "tcast cast m.safetensors --add lla"),
+        [format!("llama{}", std::path::MAIN_SEPARATOR)]
+    );
+    assert_eq!(completed(&bench, "tcast cast m.safetensors --add llama:model.no"), ["llama:model.norm.weight"]);
+    // Keys that a format owns cannot be set.
+    fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("model.onnx")).unwrap();
+    assert_eq!(completed(&bench, "tcast cast model.onnx --unset "), [""; 0]);
     assert_eq!(completed(&bench, "tcast cast m.safetensors --rule model.no"), ["model.norm.weight="]);
     assert_eq!(completed(&bench, "tcast bitcast llama --tensor model.").len(), 38);
     // Both have it, and it is offered once.

@@ -11,6 +11,7 @@ type Names = [&'static str; 3];
 
 const PLAIN: (&str, Names) = ("mlp", ["gate_proj", "up_proj", "down_proj"]);
 const SPARSE: (&str, Names) = ("block_sparse_moe", ["w1", "w3", "w2"]);
+const FFN: (&str, Names) = ("ffn", ["w1", "w3", "w2"]);
 
 /// A folder `m` of a kind of model with 11 experts in a layer, sorted by name as transformers writes it. `sizes` are the hidden
 /// size, and the size of an expert.
@@ -49,7 +50,8 @@ fn is_refused(outcome: &Outcome, message: &str) {
 
 #[test]
 fn stacks_hold_the_experts_in_order_and_the_way_back_gives_the_same_file() {
-    for (kind, names) in [("qwen3_moe", PLAIN), ("mixtral", SPARSE), ("minimax_m2", SPARSE)] {
+    let sparse = ["mixtral", "minimax_m2", "minimax_m3_vl"].map(|kind| (kind, SPARSE));
+    for (kind, names) in [("qwen3_moe", PLAIN), ("deepseek_v4", FFN)].into_iter().chain(sparse) {
         let bench = moe(kind, names, [64, 48]);
         done(&bench, "cast m --experts stacked -o s");
         let (single, stacked) = (tensors(&bench.path("m")), tensors(&bench.path("s")));
@@ -219,8 +221,9 @@ fn what_has_no_other_form_is_refused() {
     is_refused(&bench.run("cast m --experts stacked -o o"), &format!("m: {unknown}"));
     is_refused(&bench.run("diff s m --experts single"), &format!("s: {unknown}"));
     other("llama4_text");
-    let transposed = "s: its files store stacks of experts transposed";
-    is_refused(&bench.run("cast s --experts single -o o"), transposed);
+    let transposed = "files of 'llama4_text' store each expert transposed, and transformers has no other form of them";
+    is_refused(&bench.run("cast s --experts single -o o"), &format!("s: {transposed}"));
+    is_refused(&bench.run("cast m --experts stacked -o o"), &format!("m: {transposed}"));
     fs::remove_file(bench.path("s/config.json")).unwrap();
     let nothing =
         "s: has no config.json with a model_type, and tcast does not know how its experts are stacked and divided";
@@ -245,6 +248,27 @@ fn what_has_no_other_form_is_refused() {
         "{outcome:?}"
     );
     assert_eq!(bench.files(), ["m", "s"]);
+}
+
+#[test]
+fn a_correction_of_the_router_moves_into_its_module() {
+    let layer = "model.layers.0";
+    let [expert, correction, dense] = [
+        "0.block_sparse_moe.experts.0.w2.weight",
+        "0.block_sparse_moe.e_score_correction_bias",
+        "1.mlp.down_proj.weight",
+    ]
+    .map(|name| format!("model.layers.{name}"));
+    let bench = bench_with(
+        &[(&*correction, &[1]), (&*expert, &[64, 48]), (&*dense, &[64, 48])],
+        r#"{"model_type": "minimax_m3_vl", "text_config": {"num_local_experts": 1}}"#,
+    );
+    done(&bench, "cast m --experts stacked -o s");
+    let names: Vec<String> = tensors(&bench.path("s")).into_keys().collect();
+    let moved = [format!("{layer}.mlp.experts.down_proj"), format!("{layer}.mlp.gate.e_score_correction_bias"), dense];
+    assert_eq!(names, moved);
+    done(&bench, "cast s --experts single -o back");
+    assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("m")));
 }
 
 #[test]

@@ -16,9 +16,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Kinds of models, of each way to name experts at least one.
 KINDS = ["mixtral", "phimoe", "minimax_m2", "kimi_linear", "qwen3_moe", "deepseek_v3", "nemotron_h"]
 # All kinds whose experts tcast stacks and divides, by `model_type`.
-OTHERS = """afmoe axk1 axk2 bailing_hybrid beam cohere2_moe deepseek_ocr2 deepseek_v2 deepseek_v32 dots1 ernie4_5_moe exaone_moe flex_olmo
+OTHERS = """afmoe axk1 axk2 bailing_hybrid beam cohere2_moe deepseek_ocr2 deepseek_v2 deepseek_v32 deepseek_v4 dots1 ernie4_5_moe exaone_moe flex_olmo
     flint glm4_moe glm4_moe_lite glm4v_moe glm5_next glm5_next_text glm_moe_dsa hunyuan_v1_moe hy_v3 jamba kimi_k25 kolibri1
-    laguna lfm2_moe longcat_flash mellum mimo_v2_flash minimax olmoe qwen2_moe qwen3_5_moe_text qwen3_next qwen3_omni_moe qwen3_omni_moe_thinker
+    laguna lfm2_moe longcat_flash mellum mimo_v2_flash minimax minimax_m3_vl olmoe qwen2_moe qwen3_5_moe_text qwen3_next qwen3_omni_moe qwen3_omni_moe_thinker
     qwen4_exp_text sarvam_mla sarvam_moe solar_open""".split()
 
 

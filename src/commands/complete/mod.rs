@@ -15,10 +15,13 @@ use crate::cli::Cli;
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
+use crate::plan::is_owned_key;
 use crate::quant::SCHEMES;
 use crate::text::{as_glob, visible};
 use clap::{Arg, Command, CommandFactory};
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, ValueCompleter, complete as engine,
+};
 use line::CommandLine;
 use std::collections::{BTreeSet, HashSet};
 use std::env;
@@ -129,7 +132,7 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
         "GLOB" => Some(tensors_of(earlier, as_glob)),
         "KEY=VALUE" => Some(keys_of(earlier, "=")),
         "KEY" if id == "unset" => Some(keys_of(earlier, "")),
-        "OTHER[:GLOB]" => Some(ArgValueCompleter::new(files_that(|file| by_extension(file).is_some()))),
+        "OTHER[:GLOB]" => Some(ArgValueCompleter::new(other)),
         "OLD=NEW" => Some(tensors_of(earlier, |name| format!("{name}="))),
         "FILE" => Some(ArgValueCompleter::new(files_that(|file| {
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
@@ -150,6 +153,18 @@ fn files_that(are_wanted: fn(&Path) -> bool) -> PathCompleter {
     PathCompleter::file().filter(move |path| path.is_file() && are_wanted(path))
 }
 
+/// Completes another file or folder, and after a colon the names of its tensors.
+fn other(current: &OsStr) -> Vec<Candidate> {
+    let text = current.to_string_lossy();
+    match text.rsplit_once(':').filter(|(file, _)| path(OsStr::new(file)).exists()) {
+        Some((file, start)) => {
+            let found = tensors(start, &[file.into()], as_glob).into_iter();
+            found.map(|candidate| candidate.add_prefix(format!("{file}:"))).collect()
+        }
+        None => files_that(|file| by_extension(file).is_some()).complete(current),
+    }
+}
+
 /// Completes rules: names of tensors before the `=`, and then targets that start like this, or `keep`.
 fn rules(
     earlier: Vec<OsString>,
@@ -158,7 +173,7 @@ fn rules(
     ArgValueCompleter::new(move |current: &OsStr| {
         let current = current.to_string_lossy();
         let Some((glob, target)) = current.rsplit_once('=') else {
-            return tensors(&current, &earlier, |name| format!("{}=", as_glob(name)));
+            return tensors(&current, inputs(&earlier), |name| format!("{}=", as_glob(name)));
         };
         let keep = "keep".starts_with(target).then(|| Candidate::new("keep"));
         let all = targets(target).into_iter().chain(keep);
@@ -184,9 +199,14 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
 /// Completes keys of the metadata of all files and folders named before.
 fn keys_of(earlier: Vec<OsString>, end: &'static str) -> ArgValueCompleter {
     ArgValueCompleter::new(move |current: &OsStr| {
-        let named = earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok());
+        let named = inputs(&earlier).iter().filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok());
         let keys: BTreeSet<String> = named
-            .flat_map(|found| found.metadata().map(|(key, _)| format!("{key}{end}")).collect::<Vec<_>>())
+            .flat_map(|found| {
+                let container = found.shards.first().map(|shard| shard.container);
+                let keys = found.metadata().map(|(key, _)| key);
+                let keys = keys.filter(|key| container.is_some_and(|container| !is_owned_key(container, key)));
+                keys.map(|key| format!("{key}{end}")).collect::<Vec<_>>()
+            })
             .collect();
         let start = current.to_string_lossy();
         keys.into_iter().filter(|key| key.starts_with(&*start)).map(Candidate::new).collect()
@@ -194,15 +214,19 @@ fn keys_of(earlier: Vec<OsString>, end: &'static str) -> ArgValueCompleter {
 }
 
 fn tensors_of(earlier: Vec<OsString>, word: fn(&str) -> String) -> ArgValueCompleter {
-    ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), &earlier, word))
+    ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), inputs(&earlier), word))
 }
 
-/// Returns the words for tensors that start like this, in all files and folders named before.
-fn tensors(start: &str, earlier: &[OsString], word: fn(&str) -> String) -> Vec<Candidate> {
+/// Returns the words behind the subcommand.
+fn inputs(earlier: &[OsString]) -> &[OsString] {
+    earlier.get(2..).unwrap_or_default()
+}
+
+/// Returns the words for tensors that start like this, in all of these files and folders.
+fn tensors(start: &str, files: &[OsString], word: fn(&str) -> String) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok())
-    {
+    for checkpoint in files.iter().filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok()) {
         for word in checkpoint.names().map(word).filter(|word| word.starts_with(start)) {
             if seen.insert(word.clone()) {
                 found.push(Candidate::new(word));

@@ -111,6 +111,22 @@ const KINDS: &[ExpertKinds] = &[
         in_mlx: &["phimoe"],
         others: &[],
     },
+    ExpertKinds {
+        names: &ExpertNames {
+            modules: &[
+                ["block_sparse_moe.e_score_correction_bias", "mlp.gate.e_score_correction_bias"],
+                ["block_sparse_moe.", "mlp."],
+            ],
+            ..NUMBERED
+        },
+        in_mlx: &[],
+        others: &["minimax_m3_vl"],
+    },
+    ExpertKinds {
+        names: &ExpertNames { modules: &[["ffn.", "mlp."]], ..NUMBERED },
+        in_mlx: &[],
+        others: &["deepseek_v4"],
+    },
     ExpertKinds { names: &NUMBERED, in_mlx: &[], others: &["lfm2_moe"] },
     ExpertKinds {
         names: &ExpertNames { up: &["up_proj"], down: &["down_proj"], modules: &[] },

@@ -76,6 +76,9 @@ pub struct Checkpoint {
     pub(crate) dropped: Dropped,
     /// Names of tensors that outputs take from another checkpoint, whose shards are among these.
     pub(crate) added: Vec<Box<str>>,
+    /// Names of the quantized weights of other checkpoints that are among these tensors, with the quantization method of the
+    /// config there.
+    pub(crate) added_weights: Vec<(String, Option<String>)>,
     /// The form that its experts get.
     pub(crate) experts: Option<ExpertForm>,
     /// New names of modules with experts, by the names that configs have.
