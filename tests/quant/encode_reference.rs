@@ -170,7 +170,7 @@ fn scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], global:
             over(scale, Box::new(move |value| t(value * factor).into()))
         }
         "comfy-int8" => {
-            let scale = amax / 127.0;
+            let scale = (amax / 127.0).max(1e-30);
             over(scale, Box::new(move |value| (value / scale).into()))
         }
         "ct-nvfp4" => {
@@ -260,6 +260,7 @@ fn exact_scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], g
             numbers[nearest(numbers, ratio, false)]
         }
         Uint8 | Float8E8M0 => return None,
+        dtype if layout == "comfy-int8" => round(amax / largest, dtype).max(1e-30_f32.into()),
         dtype => round(amax / largest, dtype),
     };
     let times = match layout {
@@ -464,6 +465,30 @@ fn codes_and_scales_are_those_of_the_formulas() {
         }
     }
     assert!(compared > 1_000_000, "{compared}");
+}
+
+/// 0.28125 * 7 / 0.5625 is 3.5, a tie, but 0.5625 / 7 is not a float64.
+#[test]
+fn an_exact_quotient_with_a_global_divisor_is_rounded_once() {
+    let scheme = SCHEMES.iter().find(|scheme| scheme.name == "nvfp4").unwrap();
+    let stored = scheme.layouts.iter().find(|stored| stored.row.name == "ct-nvfp4").unwrap();
+    let mut values = vec![0.0; 32];
+    (values[0], values[16], values[17], values[18]) = (384.0, 0.482, 0.28125, -0.28125);
+    let weight = Weight { source: Float32, rows: 1, columns: 32, values };
+    let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
+    for source in [Float32, Dtype::Float64] {
+        let encoder = Encoder::new(stored.row, &stored.grid, &[1, 32], source, options).unwrap();
+        let bytes: Vec<u8> = match source {
+            Float32 => weight.bytes(),
+            _ => weight.values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect(),
+        };
+        let extremes = Extremes::of(source, &bytes, 0);
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+        encoder.encode(0..1, &bytes, &extremes, &mut outputs, &mut EncodeTally::default());
+        assert_eq!(stored_scale(&encoder, &parts[1], [1, 2], 1), 0.5625, "{source}");
+        assert_eq!([17, 18].map(|at| code(&encoder, &parts[0], &weight, 4, at)), [6, 14], "{source}");
+    }
 }
 
 /// Decodes what an encoder wrote to float32, exactly.

@@ -235,7 +235,7 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1]), ("l.0.q.input_scale", Float32, &[])]), "quanto", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1])]).config(r#"{"quant_method": "quanto", "weights": "int8"}"#), "quanto", q, &[32, 96]),
         (Checkpoint::new(&[(q, Uint8, &[32, 48]), ("l.0.q.weight_scale", Float32, &[32, 1]), ("l.0.q.input_activation_scale", Float32, &[])]).config(r#"{"quant_method": "gemma", "num_bits": 4}"#), "gemma-packed", q, &[32, 96]),
-        (Checkpoint::new(&[("l.e.embedding_quantized", Uint8, &[32, 24]), ("l.e.embedding_scale", Float32, &[32, 3])]).config(r#"{"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": true, "module_quant_configs": {"\.[de]$": {"num_bits": 2}, "e": {"num_bits": 8}}}"#), "gemma-packed", "l.e.weight", &[32, 96]),
+        (Checkpoint::new(&[("l.e.embedding_quantized", Uint8, &[32, 24]), ("l.e.embedding_scale", Float32, &[32, 3])]).config(r#"{"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": true, "module_quant_configs": {"\\.[de]$": {"num_bits": 2}, "e": {"num_bits": 8}}}"#), "gemma-packed", "l.e.weight", &[32, 96]),
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Float32, &[32, 1])]).config(r#"{"quant_method": "gemma", "num_bits": 8}"#), "gemma-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 1])]), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).config(&ao("Int8WeightOnlyConfig")).torchao("Int8Tensor", r#""qdata", "scale""#), "torchao-int8", q, &[32, 96]),

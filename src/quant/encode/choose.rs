@@ -253,11 +253,18 @@ impl Chooser {
     #[inline(always)]
     pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
         let (times, wide) = if self.formula == Formula::Block(BlockFormula::Divisor) {
-            (value / global, f64::from(value) / f64::from(global))
+            (value / global, value.into())
         } else {
             (value * global, f64::from(value) * f64::from(global))
         };
         GroupScale { scale: times, stored: code, factor: times, wide, zero: 0.0, is_underflow: false }
+    }
+
+    /// Returns the divisor of the scales of exact arithmetic: the global scale where it is a divisor, otherwise 1. The
+    /// quotient of the two would be rounded, so values are multiplied by this number instead.
+    #[inline(always)]
+    pub(super) fn multiplier(&self, global: f32) -> f64 {
+        if self.formula == Formula::Block(BlockFormula::Divisor) { global.into() } else { 1.0 }
     }
 
     /// Moves a scale that is a power of two by `exponent`.

@@ -130,6 +130,7 @@ impl Float64Rows<'_, '_> {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
         let is_divided = chooser.formula == Formula::Block(BlockFormula::Divisor);
+        let multiplier = chooser.multiplier(self.global);
         let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {
@@ -155,7 +156,11 @@ impl Float64Rows<'_, '_> {
                     // Adding 0 would turn -0 into 0.
                     let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
                     let offset = if division.has_offsets { f64::from(scale.zero) } else { 0.0 };
-                    *number = if scale.factor == 0.0 { 0.0 } else { to_odd((*value - offset) / scale.wide + zero) };
+                    *number = if scale.factor == 0.0 {
+                        0.0
+                    } else {
+                        to_odd((*value - offset) * multiplier / scale.wide + zero)
+                    };
                 }
             }
             let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);
@@ -164,7 +169,7 @@ impl Float64Rows<'_, '_> {
             // 2. Errors, in place of the values.
             for (range, group) in groups() {
                 let scale = &scales[group];
-                let wide = if scale.factor == 0.0 { 0.0 } else { scale.wide };
+                let wide = if scale.factor == 0.0 { 0.0 } else { scale.wide / multiplier };
                 let own = f64::from(scale.zero);
                 let (zero, offset) = if division.has_offsets { (0.0, own) } else { (own, 0.0) };
                 for (at, (value, multiple)) in

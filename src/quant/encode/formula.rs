@@ -91,7 +91,7 @@ pub(super) enum Quotient {
     Divide,
     /// value * factor, in float32.
     Multiply,
-    /// value / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
+    /// value * multiplier / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
     /// rounding.
     Exact,
 }

@@ -26,6 +26,7 @@ impl Loop for Choose<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { chooser, amax, count, bounds, global, out } = self;
+        out.multiplier = chooser.multiplier(global);
         let has_number = matches!(
             chooser.formula,
             Formula::Bounds(BoundsFormula::ZeroPoint(_)) | Formula::Number(NumberFormula::Floored(_))

@@ -90,6 +90,8 @@ pub(super) struct Division {
 pub(super) struct Divisors<'a> {
     pub(super) factors: &'a [f32],
     pub(super) wide: &'a [f64],
+    /// See [`Chooser::multiplier`](super::choose::Chooser::multiplier).
+    pub(super) multiplier: f64,
     pub(super) zeros: &'a [f32],
     /// Values per group.
     pub(super) size: usize,
@@ -128,7 +130,7 @@ fn expand_by<const N: usize>(groups: &[f32], lane: &mut [f32]) {
 /// as `values`.
 #[inline(always)]
 pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, lane: &mut [f32], out: &mut [f32]) {
-    let Divisors { factors, wide, zeros, size } = *divisors;
+    let Divisors { factors, wide, multiplier, zeros, size } = *divisors;
     // Where the scale is 0, all numbers are 0.
     if division.quotient == Quotient::Exact {
         let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
@@ -138,7 +140,11 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
             let (offset, zero) =
                 (if division.has_offsets { number } else { 0.0 }, if division.has_zeros { number } else { -0.0 });
             for (value, out) in values.iter().zip(out) {
-                *out = if *factor == 0.0 { 0.0 } else { to_odd((f64::from(*value) - offset) / factor + zero) };
+                *out = if *factor == 0.0 {
+                    0.0
+                } else {
+                    to_odd((f64::from(*value) - offset) * multiplier / factor + zero)
+                };
             }
         }
         return;

@@ -9,7 +9,7 @@ pub(super) struct GroupScale {
     pub(super) stored: u32,
     /// See [`super::choose::Quotient`].
     pub(super) factor: f32,
-    /// The scale as float64: the divisor of exact arithmetic.
+    /// The scale times [`Chooser::multiplier`](super::choose::Chooser::multiplier), which is a float64: the divisor of exact arithmetic.
     pub(super) wide: f64,
     pub(super) zero: f32,
     /// See [`super::EncodeTally::underflowed_groups`].
@@ -46,6 +46,8 @@ pub(super) struct ChosenScales {
     pub(super) stored: Vec<u32>,
     pub(super) factor: Vec<f32>,
     pub(super) wide: Vec<f64>,
+    /// See [`Chooser::multiplier`](super::choose::Chooser::multiplier).
+    pub(super) multiplier: f64,
     pub(super) zero: Vec<f32>,
     is_underflow: Vec<u32>,
 }
@@ -59,6 +61,7 @@ impl ChosenScales {
             stored: vec![0; len],
             factor: numbers.clone(),
             wide: vec![0.0; len],
+            multiplier: 1.0,
             zero: numbers,
             is_underflow: vec![0; len],
         }

@@ -101,7 +101,8 @@ impl ScaleSearch {
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
     let width = group.weight.bytes();
     let mut sums = [0.0; LANES];
-    let factor = if group.chooser.is_exact { scale.wide } else { f64::from(scale.scale) };
+    let multiplier = group.chooser.multiplier(group.global);
+    let factor = if group.chooser.is_exact { scale.wide / multiplier } else { f64::from(scale.scale) };
     for bytes in group.bytes.chunks(PIECE * width) {
         // Loops of a fixed length; a missing value is 0, and so is its error.
         let mut stored = [0; 4 * PIECE];
@@ -109,7 +110,8 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
         let (mut values, mut numbers, mut multiples, mut codes) =
             ([0.0; PIECE], [0.0; PIECE], [0.0; PIECE], [0; PIECE]);
         lanes::widen(group.weight, &stored, &mut values);
-        let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: PIECE };
+        let divisors =
+            Divisors { factors: &[scale.factor], wide: &[scale.wide], multiplier, zeros: &[scale.zero], size: PIECE };
         lanes::divide(&values, &divisors, group.division, &mut multiples, &mut numbers);
         lanes::round(group.rounding, &numbers, &mut codes, &mut multiples);
         for (values, multiples) in values.as_chunks::<LANES>().0.iter().zip(multiples.as_chunks::<LANES>().0) {

@@ -39,6 +39,7 @@ impl Loop for SegmentInSteps<'_> {
         let divisors = Divisors {
             factors: &buffers.chosen.factor[..groups],
             wide: &buffers.chosen.wide[..groups],
+            multiplier: buffers.chosen.multiplier,
             zeros: &buffers.chosen.zero[..groups],
             size,
         };
