@@ -40,7 +40,7 @@ impl Dialect {
 
 /// Role of a tensor in its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(super) enum AdapterPart {
     Down,
     Up,
     /// The core of a Tucker decomposition.
@@ -72,55 +72,56 @@ pub(super) enum Part {
 }
 
 /// Ends of names, and what the tensors are. The longest that fits decides.
-const SUFFIXES: &[(&str, Part)] = &[
-    (".lora_A.default.weight", Part::Down),
-    (".lora_B.default.weight", Part::Up),
-    (".lora_A.weight", Part::Down),
-    (".lora_B.weight", Part::Up),
-    (".lora_A", Part::Down),
-    (".lora_B", Part::Up),
-    (".lora_B.bias", Part::Bias),
-    (".lora_B.default.bias", Part::Bias),
-    (".lora_embedding_A", Part::EmbeddingDown),
-    (".lora_embedding_B", Part::EmbeddingUp),
-    (".lora_magnitude_vector.weight", Part::Magnitude),
-    (".lora_magnitude_vector", Part::Magnitude),
-    (".lora_linear_layer.down.weight", Part::Down),
-    (".lora_linear_layer.up.weight", Part::Up),
-    (".lora_down.weight", Part::Down),
-    (".lora_up.weight", Part::Up),
-    (".lora_mid.weight", Part::Mid),
-    (".lora.down.weight", Part::Down),
-    (".lora.up.weight", Part::Up),
-    ("_lora.down.weight", Part::Down),
-    ("_lora.up.weight", Part::Up),
-    (".dora_scale", Part::Magnitude),
-    (".alpha", Part::Alpha),
-    (".token_adapter.trainable_tokens_delta", Part::Tokens),
-    (".hada_w1_a", Part::Hada1A),
-    (".hada_w1_b", Part::Hada1B),
-    (".hada_w2_a", Part::Hada2A),
-    (".hada_w2_b", Part::Hada2B),
-    (".hada_t1", Part::HadaCore1),
-    (".hada_t2", Part::HadaCore2),
-    (".lokr_w1", Part::Kron1),
-    (".lokr_w1_a", Part::Kron1A),
-    (".lokr_w1_b", Part::Kron1B),
-    (".lokr_w2", Part::Kron2),
-    (".lokr_w2_a", Part::Kron2A),
-    (".lokr_w2_b", Part::Kron2B),
-    (".lokr_t2", Part::KronCore2),
-    (".diff", Part::Diff),
-    (".diff_b", Part::DiffBias),
-    (".set_weight", Part::Set),
-    (".reshape_weight", Part::Reshape),
+const SUFFIXES: &[(&str, AdapterPart)] = &[
+    (".lora_A.default.weight", AdapterPart::Down),
+    (".lora_B.default.weight", AdapterPart::Up),
+    (".lora_A.weight", AdapterPart::Down),
+    (".lora_B.weight", AdapterPart::Up),
+    (".lora_A", AdapterPart::Down),
+    (".lora_B", AdapterPart::Up),
+    (".lora_B.bias", AdapterPart::Bias),
+    (".lora_B.default.bias", AdapterPart::Bias),
+    (".lora_embedding_A", AdapterPart::EmbeddingDown),
+    (".lora_embedding_B", AdapterPart::EmbeddingUp),
+    (".lora_magnitude_vector.weight", AdapterPart::Magnitude),
+    (".lora_magnitude_vector", AdapterPart::Magnitude),
+    (".lora_linear_layer.down.weight", AdapterPart::Down),
+    (".lora_linear_layer.up.weight", AdapterPart::Up),
+    (".lora_down.weight", AdapterPart::Down),
+    (".lora_up.weight", AdapterPart::Up),
+    (".lora_mid.weight", AdapterPart::Mid),
+    (".lora.down.weight", AdapterPart::Down),
+    (".lora.up.weight", AdapterPart::Up),
+    ("_lora.down.weight", AdapterPart::Down),
+    ("_lora.up.weight", AdapterPart::Up),
+    (".dora_scale", AdapterPart::Magnitude),
+    (".alpha", AdapterPart::Alpha),
+    (".token_adapter.trainable_tokens_delta", AdapterPart::Tokens),
+    (".hada_w1_a", AdapterPart::Hada1A),
+    (".hada_w1_b", AdapterPart::Hada1B),
+    (".hada_w2_a", AdapterPart::Hada2A),
+    (".hada_w2_b", AdapterPart::Hada2B),
+    (".hada_t1", AdapterPart::HadaCore1),
+    (".hada_t2", AdapterPart::HadaCore2),
+    (".lokr_w1", AdapterPart::Kron1),
+    (".lokr_w1_a", AdapterPart::Kron1A),
+    (".lokr_w1_b", AdapterPart::Kron1B),
+    (".lokr_w2", AdapterPart::Kron2),
+    (".lokr_w2_a", AdapterPart::Kron2A),
+    (".lokr_w2_b", AdapterPart::Kron2B),
+    (".lokr_t2", AdapterPart::KronCore2),
+    (".diff", AdapterPart::Diff),
+    (".diff_b", AdapterPart::DiffBias),
+    (".set_weight", AdapterPart::Set),
+    (".reshape_weight", AdapterPart::Reshape),
 ];
 
 /// The same for MLX.
-const SUFFIXES_OF_MLX: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up), (".m", Part::Magnitude)];
+const SUFFIXES_OF_MLX: &[(&str, AdapterPart)] =
+    &[(".lora_a", AdapterPart::Down), (".lora_b", AdapterPart::Up), (".m", AdapterPart::Magnitude)];
 
 /// The same for GGUF.
-const SUFFIXES_OF_GGUF: &[(&str, Part)] = &[(".lora_a", Part::Down), (".lora_b", Part::Up)];
+const SUFFIXES_OF_GGUF: &[(&str, AdapterPart)] = &[(".lora_a", AdapterPart::Down), (".lora_b", AdapterPart::Up)];
 
 /// Parts of names that only adapters of other methods have.
 const OTHER_METHODS: &[(&str, &str)] = &[
@@ -185,7 +186,7 @@ impl AdapterTensor {
 /// The tensors for one module.
 pub(super) struct AdapterModule {
     pub name: String,
-    pub parts: HashMap<Part, AdapterTensor>,
+    pub parts: HashMap<AdapterPart, AdapterTensor>,
 }
 
 /// An adapter that was opened.

@@ -1,6 +1,6 @@
 //! The delta that the tensors of a module make, before its scale.
 
-use super::adapter::{AdapterModule, AdapterTensor, Part};
+use super::adapter::{AdapterModule, AdapterPart, AdapterTensor};
 use super::matrix::{Delta, Matrix};
 use crate::error::{Error, Result};
 
@@ -17,11 +17,11 @@ pub(super) struct RawDelta {
 }
 
 impl AdapterModule {
-    pub(super) fn part(&self, part: Part) -> Option<&AdapterTensor> {
+    pub(super) fn part(&self, part: AdapterPart) -> Option<&AdapterTensor> {
         self.parts.get(&part)
     }
 
-    pub(super) fn has(&self, part: Part) -> bool {
+    pub(super) fn has(&self, part: AdapterPart) -> bool {
         self.parts.contains_key(&part)
     }
 
@@ -31,20 +31,35 @@ impl AdapterModule {
         Error::new("is incomplete: a tensor that belongs to it is missing or empty").in_tensor(names)
     }
 
-    fn need(&self, part: Part) -> Result<&AdapterTensor> {
+    fn need(&self, part: AdapterPart) -> Result<&AdapterTensor> {
         self.part(part).filter(|tensor| tensor.count() > 0).ok_or_else(|| self.incomplete())
     }
 
     /// Returns the delta of `LoRA`, `LoHa` or `LoKr`; `None` if the module has neither.
     pub(super) fn delta(&self) -> Result<Option<RawDelta>> {
-        if self.has(Part::Down) || self.has(Part::Up) || self.has(Part::EmbeddingDown) || self.has(Part::EmbeddingUp) {
+        if self.has(AdapterPart::Down)
+            || self.has(AdapterPart::Up)
+            || self.has(AdapterPart::EmbeddingDown)
+            || self.has(AdapterPart::EmbeddingUp)
+        {
             return self.low_rank().map(Some);
         }
-        if self.has(Part::Hada1A) || self.has(Part::Hada1B) || self.has(Part::Hada2A) || self.has(Part::Hada2B) {
+        if self.has(AdapterPart::Hada1A)
+            || self.has(AdapterPart::Hada1B)
+            || self.has(AdapterPart::Hada2A)
+            || self.has(AdapterPart::Hada2B)
+        {
             return self.elementwise().map(Some);
         }
-        let of_kronecker =
-            [Part::Kron1, Part::Kron1A, Part::Kron1B, Part::Kron2, Part::Kron2A, Part::Kron2B, Part::KronCore2];
+        let of_kronecker = [
+            AdapterPart::Kron1,
+            AdapterPart::Kron1A,
+            AdapterPart::Kron1B,
+            AdapterPart::Kron2,
+            AdapterPart::Kron2A,
+            AdapterPart::Kron2B,
+            AdapterPart::KronCore2,
+        ];
         if of_kronecker.iter().any(|part| self.has(*part)) {
             return self.kronecker().map(Some);
         }
@@ -52,13 +67,13 @@ impl AdapterModule {
     }
 
     fn low_rank(&self) -> Result<RawDelta> {
-        if self.has(Part::EmbeddingDown) || self.has(Part::EmbeddingUp) {
+        if self.has(AdapterPart::EmbeddingDown) || self.has(AdapterPart::EmbeddingUp) {
             // The table is stored transposed: (up * down)^T.
-            let (down, up) = (self.need(Part::EmbeddingDown)?, self.need(Part::EmbeddingUp)?);
+            let (down, up) = (self.need(AdapterPart::EmbeddingDown)?, self.need(AdapterPart::EmbeddingUp)?);
             return self.product(&down.matrix.transposed(), &up.matrix.transposed());
         }
-        let (down, up) = (self.need(Part::Down)?, self.need(Part::Up)?);
-        let Some(mid) = self.part(Part::Mid) else { return self.product(&up.matrix, &down.matrix) };
+        let (down, up) = (self.need(AdapterPart::Down)?, self.need(AdapterPart::Up)?);
+        let Some(mid) = self.part(AdapterPart::Mid) else { return self.product(&up.matrix, &down.matrix) };
         // sum over m, n of up[o, m] * mid[m, n, k, l] * down[n, i]
         let rank = down.matrix.rows;
         let core = core_of(mid, &down.matrix)?;
@@ -86,39 +101,40 @@ impl AdapterModule {
     }
 
     fn elementwise(&self) -> Result<RawDelta> {
-        let [first, second] =
-            [(Part::Hada1A, Part::Hada1B, Part::HadaCore1), (Part::Hada2A, Part::Hada2B, Part::HadaCore2)].map(
-                |(left, right, core)| {
-                    let (left, right) = (&self.need(left)?.matrix, &self.need(right)?.matrix);
-                    match self.part(core) {
-                        Some(core) => self.product(&left.transposed(), &core_of(core, right)?),
-                        None => self.product(left, right),
-                    }
-                },
-            );
+        let [first, second] = [
+            (AdapterPart::Hada1A, AdapterPart::Hada1B, AdapterPart::HadaCore1),
+            (AdapterPart::Hada2A, AdapterPart::Hada2B, AdapterPart::HadaCore2),
+        ]
+        .map(|(left, right, core)| {
+            let (left, right) = (&self.need(left)?.matrix, &self.need(right)?.matrix);
+            match self.part(core) {
+                Some(core) => self.product(&left.transposed(), &core_of(core, right)?),
+                None => self.product(left, right),
+            }
+        });
         let (first, second) = (first?.delta, second?.delta);
         if first.shape() != second.shape() {
             return Err(self.explain(Error::new("its two products have different shapes")));
         }
-        let rank = self.need(Part::Hada1B)?.matrix.rows;
+        let rank = self.need(AdapterPart::Hada1B)?.matrix.rows;
         Ok(RawDelta { delta: Delta::Elementwise(Box::new([first, second])), rank: Some(rank) })
     }
 
     fn kronecker(&self) -> Result<RawDelta> {
         let mut rank = None;
-        let first = if self.has(Part::Kron1) {
-            Delta::Whole(self.need(Part::Kron1)?.matrix.clone())
+        let first = if self.has(AdapterPart::Kron1) {
+            Delta::Whole(self.need(AdapterPart::Kron1)?.matrix.clone())
         } else {
-            let (left, right) = (&self.need(Part::Kron1A)?.matrix, &self.need(Part::Kron1B)?.matrix);
+            let (left, right) = (&self.need(AdapterPart::Kron1A)?.matrix, &self.need(AdapterPart::Kron1B)?.matrix);
             rank = Some(right.rows);
             self.product(left, right)?.delta
         };
-        let second = if self.has(Part::Kron2) {
-            Delta::Whole(self.need(Part::Kron2)?.matrix.clone())
+        let second = if self.has(AdapterPart::Kron2) {
+            Delta::Whole(self.need(AdapterPart::Kron2)?.matrix.clone())
         } else {
-            let (left, right) = (&self.need(Part::Kron2A)?.matrix, &self.need(Part::Kron2B)?.matrix);
+            let (left, right) = (&self.need(AdapterPart::Kron2A)?.matrix, &self.need(AdapterPart::Kron2B)?.matrix);
             rank = Some(right.rows);
-            match self.part(Part::KronCore2) {
+            match self.part(AdapterPart::KronCore2) {
                 Some(core) => self.product(&left.transposed(), &core_of(core, right)?)?.delta,
                 None => self.product(left, right)?.delta,
             }

@@ -1,6 +1,6 @@
 //! What an adapter is, without its base.
 
-use super::adapter::{Adapter, AdapterModule, Dialect, Part};
+use super::adapter::{Adapter, AdapterModule, AdapterPart, Dialect};
 use super::scale::Scales;
 use crate::error::Result;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ impl AdapterDescription {
 
 impl Adapter {
     fn rank(&self, module: &AdapterModule) -> Result<Option<f64>> {
-        let of_up = |at: fn(&[u64]) -> Option<u64>| module.part(Part::Up).and_then(|up| at(&up.shape));
+        let of_up = |at: fn(&[u64]) -> Option<u64>| module.part(AdapterPart::Up).and_then(|up| at(&up.shape));
         let rank = match self.dialect {
             Dialect::Gguf => of_up(|shape| shape.last().copied()),
             // [rank, out] of a linear layer, [experts, out, rank] of experts.
@@ -95,7 +95,7 @@ impl Adapter {
 
     fn scale(&self, module: &AdapterModule, rank: Option<f64>, scales: Option<&Scales>) -> Result<Option<f64>> {
         let by_rank = |alpha: f64| rank.map_or(1.0, |rank| alpha / rank);
-        Ok(match (self.dialect, scales, module.part(Part::Alpha)) {
+        Ok(match (self.dialect, scales, module.part(AdapterPart::Alpha)) {
             (Dialect::Mlx, ..) => self.config["lora_parameters"]["scale"].as_f64(),
             (Dialect::Gguf, ..) => {
                 let alpha = self.metadata("adapter.lora.alpha").and_then(|text| text.parse().ok());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The elements of a tensor of an adapter.
 #[derive(Clone)]
-enum Elements {
+enum MatrixElements {
     /// In a file, as float64, float32, float16 or bfloat16, from this byte on.
     Stored { file: Arc<Checkpoint>, index: usize, start: usize, dtype: Dtype },
     /// Decoded, or computed from other tensors.
@@ -19,7 +19,7 @@ enum Elements {
 /// A matrix of elements of a tensor: element `(row, column)` is at `offset + row * step_of_row + column * step_of_column`.
 #[derive(Clone)]
 pub(super) struct Matrix {
-    elements: Elements,
+    elements: MatrixElements,
     pub rows: u64,
     pub columns: u64,
     offset: u64,
@@ -34,12 +34,12 @@ impl Matrix {
         dtype: Dtype,
         [rows, columns]: [u64; 2],
     ) -> Self {
-        let elements = Elements::Stored { file: Arc::clone(file), index, start, dtype };
+        let elements = MatrixElements::Stored { file: Arc::clone(file), index, start, dtype };
         Self { elements, rows, columns, offset: 0, steps: [columns, 1] }
     }
 
     pub(super) fn computed(values: Vec<f64>, [rows, columns]: [u64; 2]) -> Self {
-        Self { elements: Elements::Computed(values.into()), rows, columns, offset: 0, steps: [columns, 1] }
+        Self { elements: MatrixElements::Computed(values.into()), rows, columns, offset: 0, steps: [columns, 1] }
     }
 
     /// Returns the same elements, read as another matrix.
@@ -66,10 +66,10 @@ impl Matrix {
         let first = (self.offset + row * self.steps[0] + columns.start * self.steps[1]) as usize;
         let step = self.steps[1] as usize;
         match &self.elements {
-            Elements::Computed(values) => {
+            MatrixElements::Computed(values) => {
                 out.iter_mut().enumerate().for_each(|(at, value)| *value = values[first + at * step]);
             }
-            Elements::Stored { file, index, start, dtype } => {
+            MatrixElements::Stored { file, index, start, dtype } => {
                 let bytes = &file.shards[0].files[*index][*start..];
                 match dtype {
                     Dtype::Float64 => gather(bytes, first, step, out, f64::from_le_bytes),
@@ -99,7 +99,7 @@ impl Matrix {
 
     /// Returns the file that its elements are in.
     pub(super) fn file(&self) -> Option<&Checkpoint> {
-        if let Elements::Stored { file, .. } = &self.elements { Some(file) } else { None }
+        if let MatrixElements::Stored { file, .. } = &self.elements { Some(file) } else { None }
     }
 }
 

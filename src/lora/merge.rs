@@ -13,13 +13,13 @@ pub(crate) type ReadValues<'r> = &'r dyn Fn(Range<u64>, &mut Vec<f64>) -> Result
 
 /// All changes of a weight, in order.
 pub(crate) struct Merge {
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<WeightChange>,
     /// True if a step of a plan makes them.
     is_used: AtomicBool,
 }
 
 /// A change of consecutive elements of a weight, seen as a matrix.
-pub(super) struct Change {
+pub(super) struct WeightChange {
     /// The first element.
     pub start: u64,
     pub rows: u64,
@@ -52,7 +52,7 @@ pub(super) struct Decompose {
 }
 
 impl Merge {
-    pub(super) fn new(changes: Vec<Change>) -> Self {
+    pub(super) fn new(changes: Vec<WeightChange>) -> Self {
         Self { changes, is_used: AtomicBool::new(false) }
     }
 
@@ -90,10 +90,10 @@ impl Merge {
     }
 
     /// Computes `m / |v|` of each row or column. Squares are added in row-major order.
-    fn ratios(&self, at: usize, change: &Change, decompose: &Decompose, read: ReadValues) -> Result<Vec<f64>> {
+    fn ratios(&self, at: usize, change: &WeightChange, decompose: &Decompose, read: ReadValues) -> Result<Vec<f64>> {
         /// Elements that are read at a time.
         const MOST: u64 = 1 << 18;
-        let Change { rows, columns, .. } = *change;
+        let WeightChange { rows, columns, .. } = *change;
         let mut squares = vec![0.0_f64; decompose.columns_each.map_or(rows, |each| columns / each) as usize];
         let mut values = Vec::new();
         let step = (MOST / columns.max(1)).max(1);
@@ -124,7 +124,7 @@ impl Merge {
     }
 }
 
-impl Change {
+impl WeightChange {
     /// Changes values that begin at an element of this matrix.
     fn apply(&self, first: u64, values: &mut [f64]) {
         let columns = self.columns;

@@ -16,26 +16,27 @@ mod merge;
 mod modules;
 mod names;
 mod scale;
+mod summary;
 mod survival;
+mod values;
 
 pub(crate) use adapter::files;
 #[cfg(feature = "cli")]
 pub(crate) use describe::AdapterDescription;
 pub(crate) use merge::Merge;
+pub(crate) use summary::AdapterSummary;
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
+pub(crate) use values::{narrow, widen};
 
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, Rules, Storage};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
 use modules::{Changes, unmatched};
 use names::BaseNames;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The adapters of a conversion, and the changes that they make.
@@ -45,43 +46,6 @@ pub(crate) struct Merges {
     by_name: HashMap<Box<str>, Arc<Merge>>,
     pub adapters: Vec<AdapterSummary>,
     pub notes: Vec<LoraNote>,
-}
-
-/// Facts about an adapter for reports.
-#[derive(Clone, Debug)]
-pub struct AdapterSummary {
-    pub path: PathBuf,
-    pub dialect: &'static str,
-    /// The method, such as `LORA`.
-    pub method: String,
-    pub strength: f64,
-    /// The smallest and the largest rank, if the method has one.
-    pub rank: Option<[u64; 2]>,
-    /// The smallest and the largest scale.
-    pub scale: Option<[f64; 2]>,
-    /// The number of weights that get deltas.
-    pub weights: usize,
-    /// The number of weights that are replaced, or some rows of them.
-    pub replaced: usize,
-    /// The modules or tensors of the adapter, each with a weight that it changes and its scale; `None` replaces it.
-    pub mapping: Vec<(String, String, Option<f64>)>,
-}
-
-impl AdapterSummary {
-    /// Describes the adapter for JSON.
-    pub(crate) fn json(&self) -> Value {
-        let range = |name: [&str; 2], [least, most]: [Value; 2]| json!({ name[0]: least, name[1]: most });
-        json!({
-            "path": self.path.to_string_lossy(),
-            "dialect": self.dialect,
-            "method": self.method,
-            "strength": self.strength,
-            "rank": self.rank.map(|rank| range(["min", "max"], rank.map(Value::from))),
-            "scale": self.scale.map(|scale| range(["min", "max"], scale.map(Value::from))),
-            "weights": self.weights,
-            "replaced": self.replaced,
-        })
-    }
 }
 
 impl Merges {
@@ -142,41 +106,5 @@ impl Merges {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
-    }
-}
-
-/// Widens floats to float64.
-pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
-    let count = bytes.len() / (dtype.bits() as usize / 8);
-    values.resize(count, 0.0);
-    match dtype {
-        Dtype::Float64 => {
-            values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
-        }
-        Dtype::Float32 => {
-            let numbers = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.into());
-        }
-        Dtype::Bfloat16 => {
-            let halves = bytes.as_chunks().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-            values.iter_mut().zip(halves).for_each(|(value, half)| *value = f32::from_bits(half << 16).into());
-        }
-        _ => {
-            let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
-            let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
-            let mut wide = vec![0; 8 * count];
-            kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
-            widen(Dtype::Float64, &wide, values);
-        }
-    }
-}
-
-/// Writes values as float64 or float32.
-pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
-    bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
-    if dtype == Dtype::Float32 {
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
-    } else {
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
     }
 }

@@ -1,12 +1,13 @@
 //! Turns the modules of an adapter into changes of the base's weights.
 
-use super::AdapterSummary;
-use super::adapter::{Adapter, AdapterModule, AdapterTensor, Dialect, Part};
+use super::adapter::{Adapter, AdapterModule, AdapterPart, AdapterTensor, Dialect};
 use super::deltas::RawDelta;
-use super::matrix::{Delta, Matrix};
-use super::merge::{Change, Decompose, How};
-use super::names::{BaseNames, NameRule, Target};
+use super::matrix::{Delta, Matrix, is_plain};
+use super::merge::{Decompose, How, WeightChange};
+use super::names::{BaseNames, ChangeTarget, NameRule};
 use super::scale::Scales;
+use super::summary::AdapterSummary;
+use super::values::widen;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -19,7 +20,7 @@ use std::sync::OnceLock;
 pub(super) struct Changes<'b, 'm> {
     pub base: &'b BaseNames<'m>,
     pub model: &'b Model<'m>,
-    pub of: BTreeMap<usize, Vec<Change>>,
+    pub of: BTreeMap<usize, Vec<WeightChange>>,
     pub notes: Vec<LoraNote>,
 }
 
@@ -77,7 +78,7 @@ impl Changed {
 }
 
 /// The matrix that a module changes: a tensor of the base, or a part of it.
-struct Place {
+struct ChangedRows {
     tensor: usize,
     start: u64,
     rows: u64,
@@ -146,14 +147,14 @@ impl Changes<'_, '_> {
         Ok(summary)
     }
 
-    fn push(&mut self, place: &Place, how: How) {
-        let &Place { tensor, start, rows, columns, .. } = place;
-        let change = Change { start, rows, columns, how };
+    fn push(&mut self, place: &ChangedRows, how: How) {
+        let &ChangedRows { tensor, start, rows, columns, .. } = place;
+        let change = WeightChange { start, rows, columns, how };
         self.of.entry(tensor).or_default().push(change);
     }
 
     /// Returns the matrix of a target: the first dimension and all others; of an expert, its own.
-    fn place(&self, target: &Target) -> Result<Place> {
+    fn place(&self, target: &ChangeTarget) -> Result<ChangedRows> {
         let base = &self.base.tensors[target.tensor];
         let shape = if target.expert.is_some() { &base.shape[1..] } else { base.shape };
         let rows = shape.first().copied().unwrap_or(1);
@@ -163,7 +164,7 @@ impl Changes<'_, '_> {
             return Err(Error::new("belongs to rows of which two halves cannot be made"));
         }
         let start = target.expert.unwrap_or(0) * rows * columns + first * columns;
-        Ok(Place { tensor: target.tensor, start, rows: count, columns, swaps_halves: target.swaps_halves })
+        Ok(ChangedRows { tensor: target.tensor, start, rows: count, columns, swaps_halves: target.swaps_halves })
     }
 
     /// Adds a tensor that takes the place of one of the base. False if there is none.
@@ -192,7 +193,7 @@ impl Changes<'_, '_> {
         if tensor.name.contains(".base_layer.weight") {
             self.notes.push(LoraNote::Replaces(base.name.to_owned()));
         }
-        let place = self.place(&Target { tensor: at, expert: None, rows: None, swaps_halves: false })?;
+        let place = self.place(&ChangeTarget { tensor: at, expert: None, rows: None, swaps_halves: false })?;
         summary.replace(at);
         self.push(&place, How::Replace(Delta::Whole(tensor.matrix.clone())));
         Ok(true)
@@ -214,7 +215,7 @@ impl Changes<'_, '_> {
             own.resize((end - start) as usize, 0.0);
             all.read(0, start..end, &mut own);
             let bytes = mapped.read(start as usize * width..end as usize * width)?;
-            super::widen(dtype, bytes, &mut theirs);
+            widen(dtype, bytes, &mut theirs);
             if own != theirs {
                 return Ok(false);
             }
@@ -226,7 +227,7 @@ impl Changes<'_, '_> {
     fn check_values(&self, at: usize) -> Result<()> {
         let base = &self.base.tensors[at];
         match base.dtype {
-            Some(dtype) if !super::matrix::is_plain(dtype) => {
+            Some(dtype) if !is_plain(dtype) => {
                 let what = format!("of the model is stored as {dtype}, without scales: codes are not values");
                 Err(Error::new(what).in_tensor(base.name).remedy("dequantize the model first, with its config.json"))
             }
@@ -237,12 +238,12 @@ impl Changes<'_, '_> {
     /// Adds the changes of a module. False if the base has no place for it.
     fn add_module(&mut self, context: &Context, module: &AdapterModule, summary: &mut Changed) -> Result<bool> {
         let adapter = context.adapter;
-        if module.parts.keys().all(|part| matches!(part, Part::Alpha | Part::Reshape)) {
+        if module.parts.keys().all(|part| matches!(part, AdapterPart::Alpha | AdapterPart::Reshape)) {
             return Ok(false);
         }
         let Some(name) = context.name(&module.name) else { return Ok(false) };
         let target = match adapter.dialect {
-            Dialect::Gguf => self.base.find(&module.name).map(|tensor| Target {
+            Dialect::Gguf => self.base.find(&module.name).map(|tensor| ChangeTarget {
                 tensor,
                 expert: None,
                 rows: None,
@@ -251,7 +252,7 @@ impl Changes<'_, '_> {
             Dialect::Kohya => self.base.underscored(&module.name)?,
             Dialect::Peft | Dialect::Mlx | Dialect::Dotted => self.base.dotted(&name),
         };
-        if let Some(tokens) = module.part(Part::Tokens) {
+        if let Some(tokens) = module.part(AdapterPart::Tokens) {
             return match target {
                 Some(target) => self.add_tokens(context, (&name, tokens), &target, summary).map(|()| true),
                 None => Ok(false),
@@ -262,7 +263,7 @@ impl Changes<'_, '_> {
             _ => None,
         };
         if let (None, Some(bank), Some((scale, _))) = (&target, self.base.bank(&name), given)
-            && module.has(Part::Down)
+            && module.has(AdapterPart::Down)
         {
             return self.add_experts(context, module, (&name, &bank), scale, summary).map(|()| true);
         }
@@ -284,17 +285,18 @@ impl Changes<'_, '_> {
         context: &Context,
         module: &AdapterModule,
         name: &str,
-        target: &Target,
+        target: &ChangeTarget,
         given: Option<(f64, f64)>,
         summary: &mut Changed,
     ) -> Result<()> {
         let (place, strength) = (self.place(target)?, context.strength);
         self.add_differences(context, module, &place, summary)?;
         let Some(RawDelta { delta, rank }) = module.delta()? else {
-            let is_known = [Part::Diff, Part::DiffBias, Part::Set].iter().any(|part| module.has(*part));
+            let is_known =
+                [AdapterPart::Diff, AdapterPart::DiffBias, AdapterPart::Set].iter().any(|part| module.has(*part));
             return if is_known { Ok(()) } else { Err(module.incomplete()) };
         };
-        let is_lora = matches!(delta, Delta::Product(..)) && !module.has(Part::Mid);
+        let is_lora = matches!(delta, Delta::Product(..)) && !module.has(AdapterPart::Mid);
         if let (Some((_, wanted)), Some(rank)) = (given, rank)
             && context.adapter.config["peft_type"] == "LORA"
             && wanted.to_bits() != (rank as f64).to_bits()
@@ -309,7 +311,7 @@ impl Changes<'_, '_> {
         if !scale.is_finite() {
             return Err(Error::new(format!("its scale would be {scale}")));
         }
-        let is_table = module.has(Part::EmbeddingDown);
+        let is_table = module.has(AdapterPart::EmbeddingDown);
         let shape = [place.rows, place.columns];
         let fits = |delta: &Delta| delta.shape() == shape;
         let is_flagged = context.adapter.config["fan_in_fan_out"] == true && !is_table;
@@ -320,7 +322,7 @@ impl Changes<'_, '_> {
             return Err(self.misfit(&delta, target.tensor, shape));
         }
         summary.count(target.tensor, rank, scale);
-        if let Some(magnitude) = module.part(Part::Magnitude) {
+        if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
             let is_peft = context.adapter.dialect == Dialect::Peft;
             // PEFT scales the delta within the decomposition, and ComfyUI the whole change.
             let is_whole = is_peft || strength.to_bits() == 1.0_f64.to_bits();
@@ -334,7 +336,7 @@ impl Changes<'_, '_> {
             let how = How::Add { delta, factor: scale * strength, swaps_halves: place.swaps_halves };
             self.push(&place, how);
         }
-        if let Some(bias) = module.part(Part::Bias) {
+        if let Some(bias) = module.part(AdapterPart::Bias) {
             self.add_bias(target, bias, scale * strength)?;
         }
         Ok(())
@@ -349,7 +351,7 @@ impl Changes<'_, '_> {
         rank: Option<u64>,
     ) -> Result<f64> {
         let divided = |alpha: f64| rank.map_or(1.0, |rank| alpha / rank as f64);
-        match (module.part(Part::Alpha), &context.scales) {
+        match (module.part(AdapterPart::Alpha), &context.scales) {
             (Some(alpha), _) if alpha.count() == 1 => Ok(divided(alpha.matrix.scalar())),
             (Some(alpha), _) => Err(Error::new("has more than one value").in_tensor(&alpha.name)),
             (None, Some(scales)) => {
@@ -369,17 +371,17 @@ impl Changes<'_, '_> {
         &mut self,
         context: &Context,
         module: &AdapterModule,
-        place: &Place,
+        place: &ChangedRows,
         summary: &mut Changed,
     ) -> Result<()> {
         let shape = [place.rows, place.columns];
-        for part in [Part::Set, Part::Diff] {
+        for part in [AdapterPart::Set, AdapterPart::Diff] {
             let Some(tensor) = module.part(part) else { continue };
             if tensor.count() != place.rows * place.columns {
                 return Err(self.misfit(&Delta::Whole(tensor.matrix.clone()), place.tensor, shape));
             }
             let delta = Delta::Whole(tensor.matrix.reshaped(shape));
-            if part == Part::Set {
+            if part == AdapterPart::Set {
                 summary.replace(place.tensor);
                 self.push(place, How::Replace(delta));
             } else {
@@ -387,9 +389,9 @@ impl Changes<'_, '_> {
                 self.push(place, How::Add { delta, factor: context.strength, swaps_halves: place.swaps_halves });
             }
         }
-        if let Some(bias) = module.part(Part::DiffBias) {
+        if let Some(bias) = module.part(AdapterPart::DiffBias) {
             let rows = Some((place.start / place.columns.max(1), place.rows)).filter(|_| place.start > 0);
-            let target = Target { tensor: place.tensor, expert: None, rows, swaps_halves: place.swaps_halves };
+            let target = ChangeTarget { tensor: place.tensor, expert: None, rows, swaps_halves: place.swaps_halves };
             summary.count(place.tensor, None, 1.0);
             self.add_bias(&target, bias, context.strength)?;
         }
@@ -409,12 +411,12 @@ impl Changes<'_, '_> {
     }
 
     /// Adds a delta to the bias of a layer.
-    fn add_bias(&mut self, target: &Target, bias: &AdapterTensor, factor: f64) -> Result<()> {
+    fn add_bias(&mut self, target: &ChangeTarget, bias: &AdapterTensor, factor: f64) -> Result<()> {
         let Some(tensor) = self.base.bias_of(target.tensor) else {
             return Err(Error::new("is for a bias, and the layer of the model has none").in_tensor(&bias.name));
         };
         self.check_values(tensor)?;
-        let place = self.place(&Target { tensor, expert: None, ..target.clone() })?;
+        let place = self.place(&ChangeTarget { tensor, expert: None, ..target.clone() })?;
         if bias.count() != place.rows * place.columns {
             return Err(self.misfit(&Delta::Whole(bias.matrix.clone()), tensor, [place.rows, place.columns]));
         }
@@ -425,7 +427,7 @@ impl Changes<'_, '_> {
 
     fn decompose(
         &mut self,
-        place: &Place,
+        place: &ChangedRows,
         delta: Delta,
         (factor, share): (f64, Option<f64>),
         (magnitude, columns_each): (&AdapterTensor, Option<u64>),
@@ -449,7 +451,7 @@ impl Changes<'_, '_> {
         &mut self,
         context: &Context,
         (name, tokens): (&str, &AdapterTensor),
-        target: &Target,
+        target: &ChangeTarget,
         summary: &mut Changed,
     ) -> Result<()> {
         let wrong = |what: String| Err(Error::new(what).in_tensor(&tokens.name));
@@ -482,13 +484,13 @@ impl Changes<'_, '_> {
         context: &Context,
         module: &AdapterModule,
         name: &str,
-        target: &Target,
+        target: &ChangeTarget,
         summary: &mut Changed,
     ) -> Result<()> {
         let parameters = &context.adapter.config["lora_parameters"];
         let scale = parameters["scale"].as_f64().filter(|scale| scale.is_finite());
         let scale = scale.ok_or_else(|| Error::new("its config has no lora_parameters.scale"))?;
-        let (Some(down), Some(up)) = (module.part(Part::Down), module.part(Part::Up)) else {
+        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
             return Err(module.incomplete());
         };
         if down.count() == 0 || up.count() == 0 {
@@ -516,7 +518,7 @@ impl Changes<'_, '_> {
             return Err(self.misfit(&delta, target.tensor, [place.rows, place.columns]));
         }
         summary.count(target.tensor, rank, scale);
-        if let Some(magnitude) = module.part(Part::Magnitude) {
+        if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
             return self.decompose(&place, delta, (factor, None), (magnitude, None));
         }
         self.push(&place, How::Add { delta, factor, swaps_halves: false });
@@ -528,10 +530,10 @@ impl Changes<'_, '_> {
         &mut self,
         context: &Context,
         module: &AdapterModule,
-        target: &Target,
+        target: &ChangeTarget,
         summary: &mut Changed,
     ) -> Result<()> {
-        let (Some(down), Some(up)) = (module.part(Part::Down), module.part(Part::Up)) else {
+        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
             return Err(module.incomplete());
         };
         if down.count() == 0 || up.count() == 0 {
@@ -575,7 +577,7 @@ impl Changes<'_, '_> {
             return Err(Error::new(what));
         }
         for expert in 0..experts {
-            let place = self.place(&Target { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
+            let place = self.place(&ChangeTarget { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
             let (up, down) = of(expert);
             if up.columns != down.rows {
                 return Err(Error::new(format!("its matrices have the ranks {} and {}", down.rows, up.columns)));
@@ -600,7 +602,7 @@ impl Changes<'_, '_> {
         summary: &mut Changed,
     ) -> Result<()> {
         const BOTH: [&str; 2] = ["gate_up_proj", "down_proj"];
-        let (Some(down), Some(up)) = (module.part(Part::Down), module.part(Part::Up)) else {
+        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
             return Err(module.incomplete());
         };
         let config = &context.adapter.config;
@@ -653,7 +655,8 @@ impl Changes<'_, '_> {
             let is_turned = if is_as_stored && is_turned { self.turns_square(config)? } else { is_turned };
             summary.count(tensor, Some(rank), scale);
             for expert in 0..experts {
-                let place = self.place(&Target { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
+                let place =
+                    self.place(&ChangeTarget { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
                 let delta = delta_of(expert);
                 let delta = if is_turned { delta.transposed() } else { delta };
                 self.push(&place, How::Add { delta, factor, swaps_halves: false });
@@ -688,7 +691,7 @@ impl Changes<'_, '_> {
             let Delta::Product(up, down) = delta else { unreachable!("it was made as a product") };
             for (part, tensor) in (0..).zip(tensors) {
                 self.check_values(tensor)?;
-                let place = self.place(&Target { tensor, expert: None, rows: None, swaps_halves: false })?;
+                let place = self.place(&ChangeTarget { tensor, expert: None, rows: None, swaps_halves: false })?;
                 if [place.rows, place.columns] != [high, wide] {
                     return Err(Error::new("is for experts of different shapes"));
                 }

@@ -31,12 +31,12 @@ pub(super) struct BaseNames<'m> {
     banks: HashSet<&'m str>,
     /// The number of experts that are stored one by one, by bank.
     singles: HashMap<&'m str, HashSet<u64>>,
-    family: Option<Family>,
+    family: Option<AdaptedFamily>,
 }
 
 /// A place for a delta: a tensor or some rows of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Target {
+pub(super) struct ChangeTarget {
     pub tensor: usize,
     /// The matrix of a stack of experts.
     pub expert: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) struct Target {
     pub swaps_halves: bool,
 }
 
-impl Target {
+impl ChangeTarget {
     fn whole(tensor: usize) -> Self {
         Self { tensor, expert: None, rows: None, swaps_halves: false }
     }
@@ -53,7 +53,7 @@ impl Target {
 
 /// A family of diffusion models whose files have other names and rows than diffusers.
 #[derive(Clone, Copy)]
-enum Family {
+enum AdaptedFamily {
     Flux,
     Wan,
     ZImage,
@@ -142,11 +142,11 @@ impl<'m> BaseNames<'m> {
         }
         let has = |name: &str| stems.contains_key(name);
         let family = if has("double_blocks.0.img_attn.qkv") {
-            Some(Family::Flux)
+            Some(AdaptedFamily::Flux)
         } else if has("blocks.0.self_attn.q") && has("head.head") {
-            Some(Family::Wan)
+            Some(AdaptedFamily::Wan)
         } else {
-            has("layers.0.attention.qkv").then_some(Family::ZImage)
+            has("layers.0.attention.qkv").then_some(AdaptedFamily::ZImage)
         };
         Self { tensors, by_name, container, stems, underscored, banks, singles, family }
     }
@@ -164,11 +164,11 @@ impl<'m> BaseNames<'m> {
     }
 
     /// Returns the place that a module of kohya names.
-    pub(super) fn underscored(&self, module: &str) -> Result<Option<Target>> {
+    pub(super) fn underscored(&self, module: &str) -> Result<Option<ChangeTarget>> {
         for prefix in KOHYA_PREFIXES {
             let found = module.strip_prefix(prefix).and_then(|rest| self.underscored.get(rest));
             match found.map(Vec::as_slice) {
-                Some([one]) => return Ok(Some(Target::whole(*one))),
+                Some([one]) => return Ok(Some(ChangeTarget::whole(*one))),
                 Some(several) => {
                     let names = first_few(several.iter().map(|at| self.tensors[*at].name), 3);
                     let what = format!("the module '{}' is ambiguous: it could be {names}", shorten(module));
@@ -181,22 +181,22 @@ impl<'m> BaseNames<'m> {
     }
 
     /// Returns the place that a module with dots names.
-    pub(super) fn dotted(&self, module: &str) -> Option<Target> {
+    pub(super) fn dotted(&self, module: &str) -> Option<ChangeTarget> {
         let module = &*module.replace(".processor", "");
-        let whole = |name: &str| self.stems.get(name).map(|at| Target::whole(*at));
+        let whole = |name: &str| self.stems.get(name).map(|at| ChangeTarget::whole(*at));
         whole(module)
             .or_else(|| self.expert_in_stack(module))
             .or_else(|| whole(&moved(module)))
             .or_else(|| whole(&format!("{module}.0")).filter(|_| module.ends_with("to_out")))
             .or_else(|| match self.family? {
-                Family::Flux => self.of_flux(module),
-                Family::Wan => whole(&of_wan(module)),
-                Family::ZImage => self.of_z_image(module),
+                AdaptedFamily::Flux => self.of_flux(module),
+                AdaptedFamily::Wan => whole(&of_wan(module)),
+                AdaptedFamily::ZImage => self.of_z_image(module),
             })
     }
 
     /// Returns the place of an expert that the base stores in a stack.
-    fn expert_in_stack(&self, module: &str) -> Option<Target> {
+    fn expert_in_stack(&self, module: &str) -> Option<ChangeTarget> {
         let (expert, own) = module.rsplit_once('.')?;
         let (bank, number) = expert.rsplit_once('.')?;
         let number: u64 = number.parse().ok().filter(|_| bank.ends_with(".experts"))?;
@@ -211,7 +211,7 @@ impl<'m> BaseNames<'m> {
             [bank.to_owned(), moved(bank)].iter().find_map(|bank| self.find_stem(&format!("{bank}.{stack}")))?;
         let &[experts, rows, _] = self.tensors[tensor].shape else { return None };
         let rows = half.map(|half| (half * (rows / 2), rows / 2));
-        (number < experts).then_some(Target { tensor, expert: Some(number), rows, swaps_halves: false })
+        (number < experts).then_some(ChangeTarget { tensor, expert: Some(number), rows, swaps_halves: false })
     }
 
     pub(super) fn find_stem(&self, stem: &str) -> Option<usize> {
@@ -230,14 +230,14 @@ impl<'m> BaseNames<'m> {
     }
 
     /// Returns equal parts of the rows of a tensor, counted from 0.
-    fn part(&self, stem: &str, at: u64, parts: u64) -> Option<Target> {
+    fn part(&self, stem: &str, at: u64, parts: u64) -> Option<ChangeTarget> {
         let tensor = self.find_stem(stem)?;
         let rows = *self.tensors[tensor].shape.first()? / parts;
-        Some(Target { rows: Some((at * rows, rows)), ..Target::whole(tensor) })
+        Some(ChangeTarget { rows: Some((at * rows, rows)), ..ChangeTarget::whole(tensor) })
     }
 
-    fn of_flux(&self, module: &str) -> Option<Target> {
-        let whole = |stem: String| self.find_stem(&stem).map(Target::whole);
+    fn of_flux(&self, module: &str) -> Option<ChangeTarget> {
+        let whole = |stem: String| self.find_stem(&stem).map(ChangeTarget::whole);
         let numbered = |prefix: &str| module.strip_prefix(prefix).and_then(|rest| rest.split_once('.'));
         if let Some((number, rest)) = numbered("transformer_blocks.") {
             let block = format!("double_blocks.{number}");
@@ -270,7 +270,7 @@ impl<'m> BaseNames<'m> {
                 let &[all, width] = self.tensors[tensor].shape else { return None };
                 let first = part as u64 * width;
                 let rows = if part < 3 { width } else { all.checked_sub(first)? };
-                return Some(Target { rows: Some((first, rows)), ..Target::whole(tensor) });
+                return Some(ChangeTarget { rows: Some((first, rows)), ..ChangeTarget::whole(tensor) });
             }
             let own = match rest {
                 "proj_out" => "linear2",
@@ -282,7 +282,7 @@ impl<'m> BaseNames<'m> {
         let own = match module {
             "norm_out.linear" => {
                 let tensor = self.find_stem("final_layer.adaLN_modulation.1")?;
-                return Some(Target { swaps_halves: true, ..Target::whole(tensor) });
+                return Some(ChangeTarget { swaps_halves: true, ..ChangeTarget::whole(tensor) });
             }
             "x_embedder" => "img_in",
             "context_embedder" => "txt_in",
@@ -298,7 +298,7 @@ impl<'m> BaseNames<'m> {
         whole(own.to_owned())
     }
 
-    fn of_z_image(&self, module: &str) -> Option<Target> {
+    fn of_z_image(&self, module: &str) -> Option<ChangeTarget> {
         let of_qkv = |own: &str| ["q", "k", "v"].iter().position(|it| *it == own);
         if let Some((attention, at)) = module.rsplit_once(".to_").and_then(|(it, own)| Some((it, of_qkv(own)?)))
             && attention.ends_with(".attention")
@@ -307,7 +307,7 @@ impl<'m> BaseNames<'m> {
         }
         let name = module.replace(".attention.to_out.0", ".attention.out");
         let name = name.replace("all_final_layer.2-1.", "final_layer.").replace("all_x_embedder.2-1", "x_embedder");
-        self.find_stem(&name).map(Target::whole)
+        self.find_stem(&name).map(ChangeTarget::whole)
     }
 
     /// Returns the rule under which the most modules have a place.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A stack of experts, and its place in their names.
-struct Stack<'a> {
+struct StackedExperts<'a> {
     /// The module of the experts, such as `x.experts`.
     bank: &'a str,
     /// The weights of an expert whose rows follow one another.
@@ -106,7 +106,7 @@ fn stack<'a>(
     part: Option<&(&FoundWeight, String)>,
     facts: &ModelFacts,
     names: &ExpertNames,
-) -> Result<Option<Stack<'a>>> {
+) -> Result<Option<StackedExperts<'a>>> {
     let Some((bank, own)) = bank_of(&tensor.name) else { return Ok(None) };
     let Some((stack, end)) = split_stack(own) else { return Ok(None) };
     let weights = names.in_stack(stack).ok_or_else(|| Error::new("is a stack of experts of unknown weights"))?;
@@ -116,7 +116,7 @@ fn stack<'a>(
         None => return Err(undivided("single experts have no such part")),
     };
     check_stack(facts, stack, shape)?;
-    Ok(Some(Stack { bank, weights, end }))
+    Ok(Some(StackedExperts { bank, weights, end }))
 }
 
 fn undivided(why: &str) -> Error {
@@ -151,7 +151,7 @@ fn ends_of_parts(model: &Model, weight: &FoundWeight) -> Result<Vec<(usize, Stri
     ends.collect()
 }
 
-impl Stack<'_> {
+impl StackedExperts<'_> {
     /// Returns the tensors of the experts.
     fn experts(&self, tensor: &Tensor) -> Result<Vec<Tensor>> {
         let (count, weights) = (tensor.shape[0], self.weights.len() as u64);

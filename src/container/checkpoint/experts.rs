@@ -1,16 +1,13 @@
 //! Stacks of experts. MLX stores the same weight of all experts of a layer as one tensor of a module `switch_mlp`, and its
 //! parts too. Most files of Hugging Face have a module for each expert, and some a stack of each weight.
 
-use super::naming::model_type;
-use super::{CONFIG, Checkpoint};
-use crate::container::{Data, Input, Tensor};
-use crate::dtype::Dtype;
+use crate::container::{Data, Tensor};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
 /// The module of stacked experts, between dots.
-const STACK: &str = ".switch_mlp.";
+pub(super) const STACK: &str = ".switch_mlp.";
 
 /// The projections of an expert in MLX, with their names in modules `block_sparse_moe` of Hugging Face, which other modules
 /// call as MLX does.
@@ -157,7 +154,7 @@ impl ExpertNames {
 
     /// Returns the name that a tensor has in this form, if its module has another name there. `layers` has the beginnings of
     /// the names of layers with experts, with their last dots.
-    fn moved(&self, name: &str, form: ExpertForm, layers: &HashSet<String>) -> Option<String> {
+    pub(super) fn moved(&self, name: &str, form: ExpertForm, layers: &HashSet<String>) -> Option<String> {
         let layer = name.match_indices('.').map(|(at, _)| &name[..=at]).find(|layer| layers.contains(*layer))?;
         self.modules.iter().find_map(|[single, stacked]| {
             let (from, to) = if form == ExpertForm::Single { (stacked, single) } else { (single, stacked) };
@@ -292,89 +289,6 @@ impl<'a> StackedName<'a> {
     }
 }
 
-impl Checkpoint {
-    /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
-    /// quantized weight of MLX.
-    pub(super) fn is_of_mlx(&self) -> bool {
-        let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
-        let stems: HashSet<&str> = self
-            .tensors()
-            .filter(|(_, tensor)| is_codes(tensor))
-            .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
-            .collect();
-        let is_scale = |tensor: &Tensor| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem));
-        self.metadata().any(|(key, value)| key == "format" && value == "mlx")
-            || self.tensors().any(|(_, tensor)| is_scale(tensor))
-    }
-
-    /// Divides the stacks of experts of a checkpoint of MLX into the tensors of single experts, as Hugging Face has them.
-    /// After an error, all stacks are whole.
-    ///
-    /// # Errors
-    /// When Hugging Face has no name for a tensor.
-    pub(crate) fn divide_stacks(&mut self) -> Result<()> {
-        let is_stack = |(_, tensor): (&Input, &Tensor)| tensor.name.contains(STACK);
-        if !self.tensors().any(is_stack) || !self.is_of_mlx() {
-            return Ok(());
-        }
-        let kind = self.side_file(CONFIG)?.and_then(model_type);
-        check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
-        let weights = self.tensors().filter_map(|(_, tensor)| {
-            let module = tensor.name.strip_suffix(".weight").filter(|module| module.contains(STACK))?;
-            Some((module, *tensor.shape.first()?))
-        });
-        let counts: HashMap<&str, u64> = weights.collect();
-        let stacks: Result<Vec<Vec<Option<ExpertStack>>>> = (self.shards.iter())
-            .map(|shard| {
-                let stacks = shard.contents.tensors.iter().map(|tensor| {
-                    let stack = ExpertStack::of(tensor, &counts);
-                    stack.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
-                });
-                stacks.collect()
-            })
-            .collect();
-        let stacks = stacks?;
-        self.check_count(stacks.iter().flatten().flatten().map(|stack| stack.count).sum())?;
-        let divided: Vec<Vec<Tensor>> = (self.shards.iter().zip(&stacks))
-            .map(|(shard, stacks)| {
-                let tensors = shard.contents.tensors.iter().zip(stacks);
-                tensors.flat_map(|(tensor, stack)| tensors_of(tensor, stack.as_ref())).collect()
-            })
-            .collect();
-        for (shard, tensors) in self.shards.iter_mut().zip(divided) {
-            shard.contents.tensors = tensors;
-        }
-        Ok(())
-    }
-
-    /// Refuses more tensors of single experts than the bytes of the checkpoint can have.
-    pub(crate) fn check_count(&self, experts: u64) -> Result<()> {
-        if experts <= FEW_EXPERTS + self.bytes() / LEAST_BYTES {
-            return Ok(());
-        }
-        let message = format!("holds {experts} tensors of single experts in {} bytes, far too few", self.bytes());
-        Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path))
-    }
-
-    /// Gives the modules of layers with single experts the names that they have in this form.
-    pub(crate) fn move_modules(&mut self, names: &ExpertNames, form: ExpertForm) {
-        let of_layer = |(_, tensor): (_, &Tensor)| {
-            let (parent, _) = layer_of_expert(&tensor.name)?.rsplit_once('.')?;
-            Some(format!("{parent}."))
-        };
-        let layers: HashSet<String> = self.tensors().filter_map(of_layer).collect();
-        for tensor in self.shards.iter_mut().flat_map(|shard| &mut shard.contents.tensors) {
-            let Some(new) = names.moved(&tensor.name, form, &layers) else { continue };
-            for (at, _) in tensor.name.match_indices('.') {
-                let (module, end) = tensor.name.split_at(at);
-                let moved = new.strip_suffix(end).filter(|moved| *moved != module);
-                self.moved.extend(moved.map(|moved| (module.to_owned(), moved.to_owned())));
-            }
-            tensor.name = new.into();
-        }
-    }
-}
-
 /// Maximum number of experts in a stack, each of which becomes a tensor. No model has nearly as many.
 const MOST_EXPERTS: u64 = 1 << 14;
 
@@ -383,10 +297,15 @@ const MOST_EXPERTS: u64 = 1 << 14;
 const FEW_EXPERTS: u64 = 1 << 10;
 const LEAST_BYTES: u64 = 64;
 
+/// Returns the largest number of tensors of single experts in a checkpoint of this many bytes.
+pub(super) fn most_experts(bytes: u64) -> u64 {
+    FEW_EXPERTS + bytes / LEAST_BYTES
+}
+
 /// The experts of a stacked tensor.
-struct ExpertStack<'a> {
+pub(super) struct ExpertStack<'a> {
     name: StackedName<'a>,
-    count: u64,
+    pub(super) count: u64,
     /// True if all experts have the same elements.
     is_shared: bool,
     /// The shape of the tensor of an expert.
@@ -395,7 +314,7 @@ struct ExpertStack<'a> {
 
 impl<'a> ExpertStack<'a> {
     /// Describes a stack; `None` for another tensor. `counts` has the number of experts of each module with stacks.
-    fn of(tensor: &'a Tensor, counts: &HashMap<&str, u64>) -> Result<Option<Self>> {
+    pub(super) fn of(tensor: &'a Tensor, counts: &HashMap<&str, u64>) -> Result<Option<Self>> {
         let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
         if DERIVED.iter().any(|part| tensor.name.contains(part)) {
             return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
@@ -433,6 +352,6 @@ impl<'a> ExpertStack<'a> {
 }
 
 /// Returns the tensors of the experts of a stack, or the tensor.
-fn tensors_of(tensor: &Tensor, stack: Option<&ExpertStack>) -> Vec<Tensor> {
+pub(super) fn tensors_of(tensor: &Tensor, stack: Option<&ExpertStack>) -> Vec<Tensor> {
     stack.map_or_else(|| vec![tensor.clone()], |stack| (0..stack.count).map(|at| stack.expert(tensor, at)).collect())
 }

@@ -1,16 +1,21 @@
 //! The names of a model's tensors: from its file, or from Hugging Face, whose checkpoints also have other shapes and
 //! orders of rows.
 
+use super::experts::{
+    ExpertForm, ExpertNames, ExpertStack, STACK, check_stacked, layer_of_expert, most_experts, tensors_of,
+};
 use super::{CONFIG, Checkpoint};
 use crate::blocks::Assembly;
 use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, ORIGINAL_MODEL, to_hugging_face};
 use crate::container::gguf::sizes::{SizeDifference, size_difference};
 use crate::container::json::{as_json, members};
 use crate::container::{Input, Tensor};
+use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Kind, Result};
 use crate::io::output::directory_of;
 use crate::text::{path_text, shorten};
 use serde_json::Value;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Kind of the names of tensors.
@@ -149,6 +154,89 @@ impl Checkpoint {
         }
         self.assembled = assembled;
         Ok(())
+    }
+}
+
+impl Checkpoint {
+    /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
+    /// quantized weight of MLX.
+    pub(super) fn is_of_mlx(&self) -> bool {
+        let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
+        let stems: HashSet<&str> = self
+            .tensors()
+            .filter(|(_, tensor)| is_codes(tensor))
+            .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
+            .collect();
+        let is_scale = |tensor: &Tensor| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem));
+        self.metadata().any(|(key, value)| key == "format" && value == "mlx")
+            || self.tensors().any(|(_, tensor)| is_scale(tensor))
+    }
+
+    /// Divides the stacks of experts of a checkpoint of MLX into the tensors of single experts, as Hugging Face has them.
+    /// After an error, all stacks are whole.
+    ///
+    /// # Errors
+    /// When Hugging Face has no name for a tensor.
+    pub(crate) fn divide_stacks(&mut self) -> Result<()> {
+        let is_stack = |(_, tensor): (&Input, &Tensor)| tensor.name.contains(STACK);
+        if !self.tensors().any(is_stack) || !self.is_of_mlx() {
+            return Ok(());
+        }
+        let kind = self.side_file(CONFIG)?.and_then(model_type);
+        check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
+        let weights = self.tensors().filter_map(|(_, tensor)| {
+            let module = tensor.name.strip_suffix(".weight").filter(|module| module.contains(STACK))?;
+            Some((module, *tensor.shape.first()?))
+        });
+        let counts: HashMap<&str, u64> = weights.collect();
+        let stacks: Result<Vec<Vec<Option<ExpertStack>>>> = (self.shards.iter())
+            .map(|shard| {
+                let stacks = shard.contents.tensors.iter().map(|tensor| {
+                    let stack = ExpertStack::of(tensor, &counts);
+                    stack.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
+                });
+                stacks.collect()
+            })
+            .collect();
+        let stacks = stacks?;
+        self.check_count(stacks.iter().flatten().flatten().map(|stack| stack.count).sum())?;
+        let divided: Vec<Vec<Tensor>> = (self.shards.iter().zip(&stacks))
+            .map(|(shard, stacks)| {
+                let tensors = shard.contents.tensors.iter().zip(stacks);
+                tensors.flat_map(|(tensor, stack)| tensors_of(tensor, stack.as_ref())).collect()
+            })
+            .collect();
+        for (shard, tensors) in self.shards.iter_mut().zip(divided) {
+            shard.contents.tensors = tensors;
+        }
+        Ok(())
+    }
+
+    /// Refuses more tensors of single experts than the bytes of the checkpoint can have.
+    pub(crate) fn check_count(&self, experts: u64) -> Result<()> {
+        if experts <= most_experts(self.bytes()) {
+            return Ok(());
+        }
+        let message = format!("holds {experts} tensors of single experts in {} bytes, far too few", self.bytes());
+        Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path))
+    }
+
+    /// Gives the modules of layers with single experts the names that they have in this form.
+    pub(crate) fn move_modules(&mut self, names: &ExpertNames, form: ExpertForm) {
+        let of_layer = |(_, tensor): (_, &Tensor)| {
+            let (parent, _) = layer_of_expert(&tensor.name)?.rsplit_once('.')?;
+            Some(format!("{parent}."))
+        };
+        let layers: HashSet<String> = self.tensors().filter_map(of_layer).collect();
+        for tensor in self.shards.iter_mut().flat_map(|shard| &mut shard.contents.tensors) {
+            let Some(new) = names.moved(&tensor.name, form, &layers) else { continue };
+            for (at, _) in tensor.name.match_indices('.') {
+                let (module, end) = tensor.name.split_at(at);
+                let moved = new.strip_suffix(end).filter(|moved| *moved != module);
+                self.moved.extend(moved.map(|moved| (module.to_owned(), moved.to_owned())));
+            }
+            tensor.name = new.into();
+        }
     }
 }
 

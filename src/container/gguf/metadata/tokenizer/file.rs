@@ -42,7 +42,7 @@ pub(super) struct TokenizerModel {
     #[serde(default)]
     pub vocab: Vocabulary,
     #[serde(default)]
-    pub merges: Option<Vec<Merge>>,
+    pub merges: Option<Vec<MergedPair>>,
     #[serde(default)]
     pub byte_fallback: Option<bool>,
     #[serde(default)]
@@ -56,7 +56,7 @@ pub(super) struct Vocabulary(pub Vec<(String, u32)>);
 /// Two tokens that become one.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Merge {
+pub(super) enum MergedPair {
     Text(String),
     Pair([String; 2]),
 }
@@ -87,7 +87,7 @@ impl AddedToken {
     }
 }
 
-impl Merge {
+impl MergedPair {
     /// Returns both tokens; `None` if the text is not two words.
     pub(super) fn parts(&self) -> Option<(&str, &str)> {
         match self {
