@@ -300,7 +300,8 @@ impl AssembledStream<'_> {
         let file = &self.files[piece.file as usize];
         if start < active.ready.start || end > active.ready.end {
             // Its next rows follow, as far as the buffer has place.
-            let rows = piece.spans.iter().zip(&self.outer).last().map_or(0, |(rows, index)| {
+            let rows = self.outer.last().map_or(0, |index| {
+                let rows = &piece.spans[self.outer.len() - 1];
                 let left = (buffer.len() / width) as u64 / columns + 1;
                 left.min(rows.end() - index - 1).saturating_mul(rows.stride)
             });
