@@ -26,6 +26,11 @@ pub trait Streamed: Debug + Send + Sync {
     /// Size in the file, in bytes.
     fn stored_len(&self) -> u64;
 
+    /// True if any part can be read alone: opening reads nothing, and [`Stream::skip`] takes no time.
+    fn is_divisible(&self) -> bool {
+        false
+    }
+
     /// Place for the decoded bytes, if they can be read in any order from there.
     fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
         None

@@ -131,9 +131,13 @@ impl<'a> Worker<'a> {
         is_alone: bool,
     ) -> Result<(StepFindings, u64)> {
         let (step, target) = (&self.plan.steps[at], part.target(self.plan));
-        let (kernel, mapped) = divisible(step, conversion);
+        let (kernel, mapped) = (divisible(conversion), step.sources[0].mapped());
         let place = |element| bytes(conversion.from, element) as usize;
-        let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
+        let (range, mut joined) = (place(part.start)..place(part.end), std::mem::take(&mut self.values));
+        let source = match &mapped {
+            Some(mapped) => self.source(mapped, range, !is_alone),
+            None => step.sources[0].read(range, &mut joined),
+        };
         let source = source.map_err(|error| self.blame(at, part, error))?;
         // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
@@ -155,10 +159,15 @@ impl<'a> Worker<'a> {
         }
         if is_plain {
             // Here the system reads the source, which may have been truncated.
-            let in_source = |error: Error| error.in_file(mapped.file.path());
+            let in_source = |error: Error| match &mapped {
+                Some(mapped) => error.in_file(mapped.file.path()),
+                None => error,
+            };
             self.queue.output.put(target.start, source).map_err(in_source)?;
         }
-        Ok((found, source.len() as u64))
+        let read = source.len() as u64;
+        self.values = joined;
+        Ok((found, read))
     }
 
     /// Returns the counts of converted elements, and the first elements that met a watched condition.
@@ -195,10 +204,12 @@ impl<'a> Worker<'a> {
             if !elements.is_empty()
                 && let Operation::Convert(conversion) = &step.how
             {
-                let (kernel, mapped) = divisible(step, conversion);
+                let kernel = divisible(conversion);
                 let elements = elements.start - start..elements.end - start;
                 let place = |form, element| bytes(form, element) as usize;
-                let source = mapped.read(place(conversion.from, elements.start)..place(conversion.from, elements.end));
+                let range = place(conversion.from, elements.start)..place(conversion.from, elements.end);
+                let mut joined = Vec::new();
+                let source = step.sources[0].read(range, &mut joined);
                 let count = elements.end - elements.start;
                 let mut result = vec![0; place(conversion.to, count)];
                 let failed = source.and_then(|source| {
@@ -359,9 +370,9 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Returns the kernel and the bytes of a conversion, of which any part can be made independently.
-fn divisible<'s, 'a>(step: &Step<'a>, conversion: &'s Conversion) -> (&'s Kernel, MappedBytes<'a>) {
-    conversion.kernel().zip(step.sources[0].mapped()).expect("other tensors are streamed")
+/// Returns the kernel of a conversion of which any part can be made independently.
+fn divisible(conversion: &Conversion) -> &Kernel {
+    conversion.kernel().expect("other tensors are streamed")
 }
 
 /// Divides the beginning of a buffer into parts of these lengths.

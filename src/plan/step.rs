@@ -446,7 +446,7 @@ impl<'a> Step<'a> {
 
     /// True if any part of the tensor can be made independently; otherwise elements can only be read in sequence.
     pub(crate) fn is_divisible(&self) -> bool {
-        self.conversion().is_none_or(|conversion| conversion.kernel().is_some() && self.sources[0].mapped().is_some())
+        self.conversion().is_none_or(|conversion| conversion.kernel().is_some() && self.sources[0].is_divisible())
     }
 
     /// Returns the unit in which it is divided into pieces.

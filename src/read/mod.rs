@@ -86,6 +86,28 @@ impl<'a> SourceTensor<'a> {
         (!self.is_transposed).then_some(MappedBytes { file, range, checksum })
     }
 
+    /// True if any part of it can be read alone.
+    pub(crate) fn is_divisible(&self) -> bool {
+        let is_divisible = |data: &Data| matches!(data, Data::Streamed(streamed) if streamed.is_divisible());
+        self.mapped().is_some() || (is_divisible(&self.tensor.data) && !self.is_transposed)
+    }
+
+    /// Reads some bytes of a tensor that is divisible; `buffer` holds them if they are in several places. Checksums are left
+    /// to the caller.
+    pub(crate) fn read<'b>(&self, range: Range<usize>, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        if let Some(mapped) = self.mapped() {
+            return mapped.read(range);
+        }
+        buffer.resize(range.len(), 0);
+        let mut reader = Reader::open(self.tensor, self.files)?;
+        reader.skip(range.start as u64)?;
+        reader.fill(buffer)?;
+        Ok(buffer)
+    }
+
     /// Makes [`SourceTensor::mapped`] possible for elements in a typed field of an ONNX tensor.
     pub(crate) fn unpack(&self) -> Result<()> {
         unpack(self.tensor, self.files, self.bytes(self.tensor.count) as u64).map_err(|error| self.error(error))

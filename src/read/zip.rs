@@ -1,14 +1,14 @@
 //! Tensors with the same number of elements, read side by side.
 
-use super::{LogicalTensor, MappedBytes, Share, WeightSource};
-use crate::container::sum_of;
+use super::{LogicalTensor, Share, SourceTensor, WeightSource};
+use crate::container::{Checksum, sum_of};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
 
-/// Tensors that are read side by side: by several threads if all are mapped or decoded, otherwise piece by piece.
+/// Tensors that are read side by side: by several threads if all are divisible or decoded, otherwise piece by piece.
 pub(crate) struct Zip<'a, const N: usize> {
     pub sources: [LogicalTensor<'a>; N],
     /// Elements of each.
@@ -100,10 +100,10 @@ impl<'a, const N: usize> Zip<'a, N> {
             for (at, ((tensor, source), buffer)) in sources.iter().zip(parallel).zip(buffers).enumerate() {
                 bytes[at] = match source {
                     ParallelSource::Decoded(weight) => weight.decode(start..end, buffer)?,
-                    ParallelSource::Mapped(mapped) => {
+                    ParallelSource::Stored(stored, checksum) => {
                         let range = tensor.bytes(start)..tensor.bytes(end);
-                        let bytes = mapped.read(range).map_err(|error| tensor.error(error))?;
-                        sums[at] = mapped.checksum.map(|_| sum_of(bytes));
+                        let bytes = stored.read(range, buffer).map_err(|error| tensor.error(error))?;
+                        sums[at] = checksum.map(|_| sum_of(bytes));
                         bytes
                     }
                 };
@@ -126,7 +126,7 @@ impl<'a, const N: usize> Zip<'a, N> {
         })?;
         if !is_over {
             for ((tensor, source), sum) in sources.iter().zip(parallel).zip(&whole) {
-                let ParallelSource::Mapped(MappedBytes { checksum: Some(checksum), .. }) = source else { continue };
+                let ParallelSource::Stored(_, Some(checksum)) = source else { continue };
                 checksum.check(sum).map_err(|error| tensor.error(error))?;
             }
         }
@@ -174,7 +174,7 @@ impl<'a, const N: usize> Zip<'a, N> {
 
 /// Source from which any part of a tensor can be read independently.
 enum ParallelSource<'a> {
-    Mapped(MappedBytes<'a>),
+    Stored(SourceTensor<'a>, Option<&'a Checksum>),
     Decoded(&'a WeightSource<'a>),
 }
 
@@ -182,7 +182,10 @@ impl<'a> ParallelSource<'a> {
     /// Returns `None` if elements can only be read in sequence.
     fn new(source: &LogicalTensor<'a>) -> Option<Self> {
         match source {
-            LogicalTensor::Stored(stored) => stored.mapped().map(Self::Mapped),
+            LogicalTensor::Stored(stored) => stored.is_divisible().then(|| {
+                let checksum = stored.mapped().and_then(|mapped| mapped.checksum);
+                Self::Stored(*stored, checksum)
+            }),
             LogicalTensor::Weight(weight) => Some(Self::Decoded(weight)),
         }
     }

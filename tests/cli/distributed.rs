@@ -1,6 +1,6 @@
 //! Folders that the processes of a training wrote together: what is read, by which names, and what is refused.
 
-use crate::common::{Bench, Outcome, fixture};
+use crate::common::{Bench, Outcome, fixture, safetensors};
 use std::fs;
 
 /// A bench with copies of these folders.
@@ -230,6 +230,14 @@ fn ranks_that_differ_are_named_and_one_can_be_taken() {
 }
 
 #[test]
+fn the_file_of_one_rank_leads_to_its_folder() {
+    let bench = bench(&["mesh"]);
+    let message = "tcast: error: mesh/model_world_size_4_rank_1.pt: tensor 'up.weight': is a DTensor, of which the file has only \
+                   the part of one rank\n  give the folder with the files of all ranks\n";
+    bench.run("cast mesh/model_world_size_4_rank_1.pt -o out.safetensors").expect(1, "", message);
+}
+
+#[test]
 fn missing_and_foreign_ranks_are_named() {
     let first = "model_world_size_4_rank_0.pt";
     for (change, message) in [
@@ -288,6 +296,42 @@ fn pieces_in_safetensors_files_are_joined() {
     fs::remove_file(bench.path(first)).unwrap();
     fs::remove_file(bench.path("shards/shard-00001-model-00002-of-00002.safetensors")).unwrap();
     expect_message(&bench.run("cast shards -o out2"), 1, "tcast: error: shards: lacks shards: 1 of 2");
+}
+
+/// A `.safetensors` file with a tensor of float32, some columns of a matrix whose elements are their numbers.
+fn columns(metadata: &str, rows: u32, width: u32, columns: std::ops::Range<u32>) -> Vec<u8> {
+    let count = columns.end - columns.start;
+    let end = 4 * rows * count;
+    let header =
+        format!(r#"{{{metadata}"w": {{"dtype": "F32", "shape": [{rows}, {count}], "data_offsets": [0, {end}]}}}}"#);
+    let elements = (0..rows).flat_map(|row| columns.clone().map(move |column| (row * width + column) as f32));
+    safetensors(&header, &elements.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+}
+
+#[test]
+fn any_number_of_threads_joins_the_same_bytes() {
+    let (bench, rows, width) = (Bench::new(), 1500, 701); // 4 MiB: several pieces of the output
+    fs::create_dir(bench.path("in")).unwrap();
+    for (number, columns_of) in [(1, 0..301), (2, 301..701)] {
+        let saved = format!(
+            r#""__metadata__": {{"DCP_SHARDING_INFO": "{{\"w\": {{\"saved_offsets\": [0, {}]}}}}"}}, "#,
+            columns_of.start
+        );
+        let name = format!("in/shard-{number:05}-model-00001-of-00001.safetensors");
+        bench.write(&name, &columns(&saved, rows, width, columns_of));
+    }
+    let mark = r#""__metadata__": {"format": "pt"}, "#;
+    bench.write("whole.safetensors", &columns(mark, rows, width, 0..width));
+    for dtype in ["f32", "bf16", "f64"] {
+        bench.run(&format!("cast whole.safetensors --to {dtype} -o {dtype}.safetensors -q")).expect(0, "", "");
+        let whole = bench.read(&format!("{dtype}.safetensors"));
+        for threads in [1, 3] {
+            let output = format!("{dtype}-{threads}");
+            bench.run(&format!("cast in --to {dtype} -o {output} -q --threads {threads}")).expect(0, "", "");
+            assert!(bench.read(&format!("{output}/model.safetensors")) == whole, "{dtype}, {threads} threads");
+        }
+    }
+    bench.run("diff in whole.safetensors --threads 2").expect(0, "1 tensor is equal\n", "");
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl View {
 /// Returns the view that a call rebuilds.
 pub(super) fn view(values: &PickleValues, call: &TensorCall, storages: &StorageTable) -> Result<View, TensorError> {
     if call.meaning == CallMeaning::NotPlain {
-        return Err(unreadable(not_plain(values, call.name)));
+        return Err(TensorError::Unreadable(not_plain(values, call.name)));
     }
     let arguments = Arguments::of(values, call);
     let arguments = arguments.ok_or_else(|| malformed("its storage, offset, shape or strides are malformed"))?;
@@ -193,17 +193,26 @@ pub(super) fn view(values: &PickleValues, call: &TensorCall, storages: &StorageT
     Ok(View { torch_type, form, shape, strides, count, range: place, flipped })
 }
 
-/// Describes a tensor that cannot be read, because a special function rebuilds it, or its class is not one of torch.
-fn not_plain(values: &PickleValues, name: u32) -> String {
-    let (_, function) = values.code(name);
+/// Returns the error for a tensor that cannot be read, because a special function rebuilds it, or its class is not one of
+/// torch.
+fn not_plain(values: &PickleValues, name: u32) -> Error {
+    let (module, function) = values.code(name);
     let kind = match function {
+        b"DTensor" | b"ShardedTensor" if module.starts_with(b"torch.distributed.") => {
+            let class = String::from_utf8_lossy(function);
+            let error = Error::new(format!("is a {class}, of which the file has only the part of one rank"));
+            return error.remedy("give the folder with the files of all ranks");
+        }
         b"_rebuild_qtensor" => "a quantized tensor of torch",
         b"_rebuild_sparse_tensor" | b"_rebuild_sparse_csr_tensor" => "a sparse tensor",
         b"_rebuild_nested_tensor" => "a nested tensor",
         b"_rebuild_meta_tensor_no_storage" => "on the device 'meta', so the file has no elements of it",
-        _ => return format!("is a tensor of {}, which tcast does not read", shorten(&values.full_name(name))),
+        _ => {
+            let class = shorten(&values.full_name(name));
+            return Error::new(format!("is a tensor of {class}, which tcast does not read"));
+        }
     };
-    format!("is {kind}, which tcast does not read")
+    Error::new(format!("is {kind}, which tcast does not read"))
 }
 
 /// Returns the place of the bytes of a storage, which must be as many as its elements take.

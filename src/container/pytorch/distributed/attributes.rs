@@ -86,7 +86,7 @@ impl<'v, 'a> Attributes<'v, 'a> {
     }
 
     pub(super) fn wrong(&self, name: &str) -> Error {
-        Error::new(format!("malformed pickle: the {name} of {} is not what torch writes", self.class))
+        Error::new(format!("malformed pickle: attribute '{name}' of {} is not what torch writes", self.class))
     }
 }
 

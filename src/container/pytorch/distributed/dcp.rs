@@ -230,8 +230,9 @@ impl<'v> ChunkReader<'v, '_> {
         let place = offset.checked_add(len).filter(|end| *end <= bytes.len() as u64);
         let place = place.map(|end| offset as usize..end as usize);
         let place = place.ok_or_else(|| in_chunk(format!("ends after the {} bytes of the file", bytes.len())))?;
-        let archive = read_archive(&bytes[place.clone()]).map_err(|error| in_chunk(error.message().to_owned()))?;
-        let view = only_tensor(&archive).map_err(|error| in_chunk(error.message().to_owned()))?;
+        let cannot_be_read = |error: Error| in_chunk(format!("cannot be read: {}", error.message()));
+        let archive = read_archive(&bytes[place.clone()]).map_err(cannot_be_read)?;
+        let view = only_tensor(&archive).map_err(cannot_be_read)?;
         self.facts.merge(&archive.facts)?;
         if view.torch_type.name != torch_type.name {
             return Err(in_chunk(format!("has elements of {}, and not {}", view.torch_type.name, torch_type.name)));

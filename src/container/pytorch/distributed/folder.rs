@@ -31,12 +31,12 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn into_input(self, files: impl Iterator<Item = MappedFile>) -> Input {
+    pub(super) fn into_input(self, files: Vec<MappedFile>) -> Input {
         let Self { tensors, unreadable, facts } = self;
         // Formats with metadata give their mark to the output.
         let (metadata, pickle) = (Some(Vec::new()), Some(Box::new(facts)));
         let contents = Contents { tensors, metadata, unreadable, pickle, ..Contents::default() };
-        Input::of_folder(&PyTorch, contents, files.collect())
+        Input::of_folder(&PyTorch, contents, files)
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn read_archive(bytes: &[u8]) -> Result<TorchFile<'_>> {
 pub(super) fn only_tensor(archive: &TorchFile) -> Result<View> {
     match archive.pickle.root {
         PickleValue::Tensor(tensor) => view_of(archive, tensor),
-        _ => Err(Error::new("is not a tensor")),
+        _ => Err(Error::new("its archive is not one of a tensor")),
     }
 }
 

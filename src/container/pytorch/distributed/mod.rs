@@ -54,24 +54,21 @@ pub(in crate::container) fn open_folder(folder: &Path, options: &ReadOptions) ->
     if let Some(error) = refusal(&names) {
         return Err(error.in_file(folder));
     }
-    if has(METADATA) && names.iter().any(|name| is_of_dcp(name)) {
+    let is_dcp = has(METADATA) && names.iter().any(|name| is_of_dcp(name));
+    let mut files = FolderFiles::new(folder, u32::from(is_dcp));
+    let opened = if is_dcp {
         let metadata = MappedFile::open(&folder.join(METADATA))?;
-        let mut files = FolderFiles::new(folder, 1);
-        let opened = dcp::read(&metadata, &mut files, options.root);
-        let opened = opened.map_err(|error| error.in_file(metadata.path()))?;
-        return Ok(Some(opened.into_input(std::iter::once(metadata).chain(files.files))));
-    }
-    if names.iter().any(|name| shards::parse(name).is_some()) {
-        let mut files = FolderFiles::new(folder, 0);
-        let opened = shards::read(folder, &names, &mut files, options)?;
-        return Ok(Some(opened.into_input(files.files.into_iter())));
-    }
-    if names.iter().any(|name| ranks::parse(name).is_some()) {
-        let mut files = FolderFiles::new(folder, 0);
-        let opened = ranks::read(folder, &names, &mut files, options)?;
-        return Ok(Some(opened.into_input(files.files.into_iter())));
-    }
-    Ok(None)
+        let opened = dcp::read(&metadata, &mut files, options.root).map_err(|error| error.in_file(metadata.path()))?;
+        files.files.insert(0, metadata);
+        opened
+    } else if names.iter().any(|name| shards::parse(name).is_some()) {
+        shards::read(folder, &names, &mut files, options)?
+    } else if names.iter().any(|name| ranks::parse(name).is_some()) {
+        ranks::read(folder, &names, &mut files, options)?
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(opened.into_input(files.files)))
 }
 
 /// Searches the archives of a folder that were not read. Returns suspicious names of code.

@@ -223,11 +223,16 @@ impl Assembled {
 impl Streamed for Assembled {
     fn open<'a>(&self, files: &'a [MappedFile]) -> Result<Box<dyn Stream + 'a>> {
         let cover = Arc::clone(&self.cover);
-        Ok(Box::new(AssembledStream { cover, files, next: 0, row: None, active: Vec::new(), at: 0 }))
+        let outer = Vec::with_capacity(cover.shape.len());
+        Ok(Box::new(AssembledStream { cover, files, next: 0, row: None, outer, active: Vec::new(), at: 0 }))
     }
 
     fn stored_len(&self) -> u64 {
         self.bytes
+    }
+
+    fn is_divisible(&self) -> bool {
+        true
     }
 
     fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
@@ -240,8 +245,10 @@ struct AssembledStream<'a> {
     files: &'a [MappedFile],
     /// Number of bytes read so far.
     next: u64,
-    /// The row whose pieces are active, and its indices along the other axes.
-    row: Option<(u64, Vec<u64>)>,
+    /// The row whose pieces are active.
+    row: Option<u64>,
+    /// Its indices along the other axes.
+    outer: Vec<u64>,
     active: Vec<Active>,
     /// The active piece that was read last.
     at: usize,
@@ -250,22 +257,31 @@ struct AssembledStream<'a> {
 impl AssembledStream<'_> {
     /// Makes the pieces of a row active.
     fn enter(&mut self, row: u64) {
-        if self.row.as_ref().is_some_and(|(now, _)| *now == row) {
+        if self.row == Some(row) {
             return;
         }
-        let (_, outer) = self.cover.shape.split_last().expect("there is an axis");
-        let outer = indices(row, outer, false);
+        let (_, lengths) = self.cover.shape.split_last().expect("there is an axis");
+        if self.row.is_some_and(|before| before + 1 == row) {
+            for (index, len) in self.outer.iter_mut().zip(lengths).rev() {
+                *index = (*index + 1) % len;
+                if *index > 0 {
+                    break;
+                }
+            }
+        } else {
+            self.outer = indices(row, lengths, false);
+        }
         let has_row = |active: &Active| {
-            self.cover.pieces[active.piece].spans.iter().zip(&outer).all(|(span, index)| span.contains(*index))
+            self.cover.pieces[active.piece].spans.iter().zip(&self.outer).all(|(span, index)| span.contains(*index))
         };
         if self.row.is_none() || !self.active.iter().all(has_row) {
-            self.cover.of_row(&outer, &mut self.active);
+            self.cover.of_row(&self.outer, &mut self.active);
         }
         self.at = 0;
-        self.row = Some((row, outer));
+        self.row = Some(row);
     }
 
-    /// Copies whole elements from the next one on, as far as one piece has them. Returns their number.
+    /// Copies whole elements from the next one on, as far as one piece has them in a row. Returns their number.
     fn copy(&mut self, element: u64, buffer: &mut [u8]) -> Result<usize> {
         let columns = *self.cover.shape.last().expect("there is an axis");
         self.enter(element / columns);
@@ -276,18 +292,21 @@ impl AssembledStream<'_> {
         }
         let active = &mut self.active[self.at];
         let (piece, span) = (&cover.pieces[active.piece], cover.row_of(active));
-        let (_, outer) = self.row.as_ref().expect("it was entered");
-        let before = piece.spans.iter().zip(outer).map(|(span, index)| (index - span.start) * span.stride);
+        let before = piece.spans.iter().zip(&self.outer).map(|(span, index)| (index - span.start) * span.stride);
         let first = before.sum::<u64>() + (column - span.start) * span.stride;
         let count = (span.end() - column).min((buffer.len() / width) as u64);
         let start = piece.start + first as usize * width;
         let end = start + ((count - 1) * span.stride + 1) as usize * width;
         let file = &self.files[piece.file as usize];
         if start < active.ready.start || end > active.ready.end {
-            let in_row = ((span.end() - column - 1) * span.stride + 1) as usize * width;
-            // The next rows of a piece follow at once, as a rule.
-            let window = if outer.is_empty() { in_row.min(WINDOW) } else { WINDOW };
-            active.ready = start..end.max(file.len().min(start + window));
+            // Its next rows follow, as far as the buffer has place.
+            let rows = self.outer.last().map_or(0, |index| {
+                let rows = &piece.spans[self.outer.len() - 1];
+                let left = (buffer.len() / width) as u64 / columns + 1;
+                left.min(rows.end() - index - 1).saturating_mul(rows.stride)
+            });
+            let more = (rows as usize).saturating_mul(width).min(WINDOW);
+            active.ready = start..file.len().min(end + more);
             file.prefetch(active.ready.clone())?;
         }
         let (source, out) = (&file[start..end], &mut buffer[..count as usize * width]);
@@ -353,7 +372,8 @@ pub(super) fn difference(pieces: [&TensorPiece; 2], width: usize, files: &[Mappe
             stream.fill(buffer)?;
         }
         let [a, b] = &buffers;
-        if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {
+        if a != b {
+            let at = a.iter().zip(b).take_while(|(a, b)| a == b).count();
             let element = (done + at as u64) / width as u64;
             let start = (element * width as u64 - done) as usize;
             let bytes = buffers.each_ref().map(|buffer| buffer[start..start + width].to_vec());

@@ -20,7 +20,10 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::text::{counted, first_few};
+use crate::threads::in_order;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -131,7 +134,7 @@ pub(super) fn read(
     folder: &Path,
     names: &[String],
     files: &mut FolderFiles,
-    &ReadOptions { root, take_rank: taken, .. }: &ReadOptions,
+    &ReadOptions { threads, root, take_rank: taken }: &ReadOptions,
 ) -> Result<Opened> {
     let count = world_size(folder, names).map_err(|error| error.in_file(folder))?;
     if let Some(rank) = taken.filter(|rank| *rank >= count) {
@@ -158,13 +161,25 @@ pub(super) fn read(
     let located: Vec<LocatedTensor> = names.iter().map(located).collect();
     let RootChoice { names: new_names, roots, chosen } = choose(&located, root)?;
     let mut opened = Opened::default();
-    for (name, new_name) in names.iter().zip(new_names).filter_map(|(name, new)| Some((name, new?))) {
-        let shared = tensors.remove(name).expect("each name is there once");
-        match shared.and_then(|shared| shared.join(&new_name, files, count, taken)) {
-            Ok(tensor) => opened.tensors.push(tensor),
-            Err(error) => opened.unreadable.push(error.in_tensor(&new_name).in_file(folder)),
-        }
-    }
+    let chosen_tensors =
+        names.iter().zip(new_names).filter_map(|(name, new_name)| Some((tensors.remove(name)?, new_name?)));
+    let join = |(): &mut (), (shared, name): (Result<SharedTensor>, String)| {
+        let joined = shared.and_then(|shared| shared.join(&name, files, count, taken));
+        Ok::<_, Infallible>(joined.map_err(|error| error.in_tensor(&name).in_file(folder)))
+    };
+    let Ok(_) = in_order(
+        threads as u64,
+        chosen_tensors,
+        || (),
+        join,
+        |joined| {
+            match joined {
+                Ok(tensor) => opened.tensors.push(tensor),
+                Err(error) => opened.unreadable.push(error),
+            }
+            ControlFlow::Continue(())
+        },
+    );
     let is_requested = root.is_some();
     opened.facts = PickleFacts { form: "ranks", roots, chosen, is_requested, ..facts };
     Ok(opened)
