@@ -125,7 +125,12 @@ impl Assembly {
                     let (keys, values) = first[heads * key..].split_at(heads * key);
                     let part = |rows: &[Vec<i64>], head: usize, size: usize| rows[head * size..][..size].to_vec();
                     let head = |head| {
-                        [part(first, head, key), part(keys, head, key), part(values, head, value), part(second, head, value)]
+                        [
+                            part(first, head, key),
+                            part(keys, head, key),
+                            part(values, head, value),
+                            part(second, head, value),
+                        ]
                     };
                     (0..heads).flat_map(head).flatten().collect()
                 }
@@ -133,7 +138,8 @@ impl Assembly {
             if self.is_transposed {
                 rows = transpose(&rows);
             }
-            values.extend(rows.concat().into_iter().map(|value| value - i64::from(self.change == ValueChange::LessOne)));
+            values
+                .extend(rows.concat().into_iter().map(|value| value - i64::from(self.change == ValueChange::LessOne)));
         }
         values
     }

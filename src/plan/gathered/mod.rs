@@ -49,10 +49,20 @@ enum LineOrder {
     /// Heads of this many lines: one of the first half, then one of the second, and so on.
     Heads(usize),
     /// From `start` on, blocks of `size` lines: the first block of every group of `each`, then the second, and so on.
-    Groups { start: usize, groups: usize, each: usize, size: usize },
+    Groups {
+        start: usize,
+        groups: usize,
+        each: usize,
+        size: usize,
+    },
     /// Heads of `2 * (key + value)` lines: first `key` of all of them, then the next `key`, then the next `value`; or, for the
     /// second source, the last `value`.
-    Projections { heads: usize, key: usize, value: usize, is_second: bool },
+    Projections {
+        heads: usize,
+        key: usize,
+        value: usize,
+        is_second: bool,
+    },
 }
 
 impl LineOrder {

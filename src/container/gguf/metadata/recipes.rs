@@ -70,6 +70,8 @@ pub(super) struct TokenizerRule {
     pub padding: u32,
     /// The first of several ends of texts in `generation_config.json` is the end of a turn.
     pub has_ends_of_turns: bool,
+    /// `tokenizer_config.json` says whether texts get a space in front.
+    pub has_space_setting: bool,
 }
 
 /// A kind of tokenizer.
@@ -87,8 +89,14 @@ pub(super) enum TokenizerKind {
     Bpe,
 }
 
-const BPE: TokenizerRule =
-    TokenizerRule { kinds: &[TokenizerKind::Bpe], texts: &[], keys: &[], padding: 1, has_ends_of_turns: false };
+const BPE: TokenizerRule = TokenizerRule {
+    kinds: &[TokenizerKind::Bpe],
+    texts: &[],
+    keys: &[],
+    padding: 1,
+    has_ends_of_turns: false,
+    has_space_setting: false,
+};
 const BPE_OR_PIECES: TokenizerRule =
     TokenizerRule { kinds: &[TokenizerKind::SentencePiece, TokenizerKind::Bpe], ..BPE };
 const PIECES: TokenizerRule = TokenizerRule { kinds: &[TokenizerKind::SentencePiece], ..BPE };
@@ -99,6 +107,7 @@ const OF_LLAMA: TokenizerRule = TokenizerRule {
         fixed("add_bos_token", ValueRule::Computed(no_bos_of_starcoder)),
         fixed("eot_token_id", ValueRule::Computed(code_llama_end)),
     ],
+    has_space_setting: true,
     ..BPE
 };
 const OF_GLM_MOE: TokenizerRule = TokenizerRule {
@@ -610,7 +619,7 @@ const GEMMA4: &[KeyRow] = &[
     count("rope.dimension_count", &["global_head_dim"]),
     computed("rope.dimension_count_swa", |config| counted(config.rotated(config.need("head_dim")?, Some(1.0))? as u32)),
 ];
-const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { ..PIECES };
+const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { has_space_setting: true, ..PIECES };
 
 /// Each of these layers has full attention.
 fn full_interval(config: &Config) -> Result<usize> {

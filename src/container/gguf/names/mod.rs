@@ -155,7 +155,9 @@ impl NameMapping<'_> {
             None => {
                 let shape = match located.row.values {
                     RowValues::Row if shape.len() == 1 && !located.is_scale() => [&[1], shape].concat(),
-                    RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels) if shape.len() == 2 => vec![shape[0], 1, shape[1]],
+                    RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels) if shape.len() == 2 => {
+                        vec![shape[0], 1, shape[1]]
+                    }
                     _ => shape.to_vec(),
                 };
                 (shape, MappedSource::Stored { tensor: index, matrix: None })

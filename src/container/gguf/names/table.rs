@@ -369,19 +369,8 @@ const SHARED_ROUTER: NameRow = NameRow::row(&["ffn_gate_inp_shexp"], "mlp.shared
 const ONE_SHARED_GATE: NameRow = NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj");
 const ONE_SHARED_UP: NameRow = NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert.up_proj");
 const ONE_SHARED_DOWN: NameRow = NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj");
-const QWEN2_MLP: Alternatives = &[
-    &[
-        ROUTER,
-        GATES,
-        UPS,
-        DOWNS,
-        SHARED_ROUTER,
-        ONE_SHARED_GATE,
-        ONE_SHARED_UP,
-        ONE_SHARED_DOWN,
-    ],
-    DENSE,
-];
+const QWEN2_MLP: Alternatives =
+    &[&[ROUTER, GATES, UPS, DOWNS, SHARED_ROUTER, ONE_SHARED_GATE, ONE_SHARED_UP, ONE_SHARED_DOWN], DENSE];
 /// Experts as two tensors, in which the rows of the gate come before the rows of the up projection.
 const QWEN35_MLP: Alternatives = &[&[
     ROUTER,
@@ -489,7 +478,15 @@ const GPT_OSS_EXPERTS: Alternatives = &[&[
 
 impl ModelType {
     const fn new(name: &'static str, architecture: &'static str, layer: &'static [Alternatives]) -> Self {
-        Self { name, architecture, model: MODEL, layer, permutes_heads: false, adds_one_to_norms: false, has_sections: false }
+        Self {
+            name,
+            architecture,
+            model: MODEL,
+            layer,
+            permutes_heads: false,
+            adds_one_to_norms: false,
+            has_sections: false,
+        }
     }
 
     const fn with(self, model: &'static [NameRow]) -> Self {

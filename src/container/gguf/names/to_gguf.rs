@@ -192,7 +192,9 @@ impl GgufNaming<'_> {
         let Some(assembly) = assembly else {
             let source = GgufSource::Stored(index);
             let stored = match (&located.row.values, shape) {
-                (RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels), [channels, 1, size]) => vec![*channels, *size],
+                (RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels), [channels, 1, size]) => {
+                    vec![*channels, *size]
+                }
                 _ => shape.to_vec(),
             };
             self.named.push(GgufTensor { name: located.stored(), shape: stored, source });

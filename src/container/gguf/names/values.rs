@@ -81,7 +81,10 @@ impl LinearHeads {
     pub(super) fn of([keys, values, key_size, value_size]: [u64; 4], place: &str) -> Result<Self> {
         let each = values.checked_div(keys).unwrap_or_default();
         let rows = [(keys, key_size), (values, value_size)].map(|(heads, size)| heads.checked_mul(size));
-        if each == 0 || each * keys != values || !rows.iter().all(|rows| rows.is_some_and(|rows| (1..Self::MOST).contains(&rows))) {
+        if each == 0
+            || each * keys != values
+            || !rows.iter().all(|rows| rows.is_some_and(|rows| (1..Self::MOST).contains(&rows)))
+        {
             let heads = format!("{keys} key heads of {key_size} and {values} value heads of {value_size}");
             return Err(unmapped(format!("{place} has {heads} for linear attention, which do not fit")));
         }

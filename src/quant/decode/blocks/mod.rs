@@ -185,10 +185,9 @@ impl BlockDecoder {
                 rows.start / height * height * source.row_bytes
                     ..rows.end.next_multiple_of(height).min(self.rows * self.matrices) * source.row_bytes
             }
-            RowOrder::Alternating
-            | RowOrder::Concatenated
-            | RowOrder::Groups { .. }
-            | RowOrder::Projections { .. } => return,
+            RowOrder::Alternating | RowOrder::Concatenated | RowOrder::Groups { .. } | RowOrder::Projections { .. } => {
+                return;
+            }
         };
     }
 
