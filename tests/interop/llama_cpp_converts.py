@@ -38,6 +38,8 @@ MORE = {
 }
 # Models whose tokenizer has to be of SentencePiece.
 PIECES = {"gemma2", "nemotron", "ernie4_5", "phi3"}
+# The converter needs `rotary_pct`, which transformers 5 does not save.
+NOT_CONVERTED = {"cohere2"}
 # Keys that the converter guesses from names.
 GUESSED = {f"general.{name}" for name in ("name", "basename", "finetune", "version", "organization")}
 # Runs the converter with a pre-tokenizer for tokenizers that it does not know.
@@ -113,4 +115,5 @@ def tests():
         yield "llama.cpp's converter", missing
         return
     for name in MODELS | MORE:
-        yield f"llama.cpp's converter: {name}", functools.partial(the_files_are_equal, name, converter)
+        if name not in NOT_CONVERTED:
+            yield f"llama.cpp's converter: {name}", functools.partial(the_files_are_equal, name, converter)

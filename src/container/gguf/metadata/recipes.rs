@@ -470,7 +470,7 @@ pub(super) static RECIPES: &[Recipe] = &[
     Recipe { model_types: &["qwen3_next"], base: Base::With(QWEN_MOE), keys: LINEAR_ATTENTION, tokenizer: BPE },
     Recipe {
         model_types: &["qwen3_5_text", "qwen3_5_moe_text"],
-        base: Base::With(QWEN_MOE),
+        base: Base::With(LINEAR_ATTENTION),
         keys: QWEN35,
         tokenizer: BPE,
     },
@@ -525,7 +525,7 @@ pub(super) static RECIPES: &[Recipe] = &[
 ];
 
 /// The keys of models with layers of full and of linear attention.
-const LINEAR_ATTENTION: &[KeyRow; 8] = &[
+const LINEAR_ATTENTION: &[KeyRow] = &[
     count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
     count("ssm.state_size", &["linear_key_head_dim"]),
     count("ssm.group_count", &["linear_num_key_heads"]),
@@ -546,14 +546,8 @@ const LINEAR_ATTENTION: &[KeyRow; 8] = &[
     computed("rope.dimension_count", |config| rotated_of_head(config, Some(0.25))),
 ];
 const QWEN35: &[KeyRow] = &[
-    LINEAR_ATTENTION[0],
-    LINEAR_ATTENTION[1],
-    LINEAR_ATTENTION[2],
-    LINEAR_ATTENTION[3],
-    LINEAR_ATTENTION[4],
-    LINEAR_ATTENTION[5],
-    LINEAR_ATTENTION[6],
-    LINEAR_ATTENTION[7],
+    QWEN_MOE[0],
+    QWEN_MOE[1],
     computed("rope.dimension_sections", |config| {
         let is_given = config.shared_rope("mrope_section").is_some();
         Ok((!is_given).then(|| KeyValue::Counts(vec![11, 11, 10, 0])))
