@@ -15,11 +15,27 @@ pub enum RowOrder {
     Alternating,
     /// All rows of a matrix of the first source, then all rows of the same matrix of the second.
     Concatenated,
+    /// The rows of the only source. From row `start` on, they are blocks: for each of `groups` groups, the tensor has `each`
+    /// blocks, one after the other, and the source has the first block of every group, then the second, and so on.
+    Groups { start: u64, groups: u64, each: u64 },
+    /// For each of `heads` heads, `key` rows of the queries, `key` rows of the keys, and `value` rows of the values from the
+    /// first source, which has all queries, all keys, and all values; then `value` rows of the second source.
+    Projections { heads: u64, key: u64, value: u64 },
 }
 
-/// Makes a tensor of its sources: first their rows are put in order, then each matrix is transposed, then 1 is subtracted
-/// from each value.
-#[allow(clippy::struct_excessive_bools, reason = "each is a separate step")]
+/// The change of each value of an assembled tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ValueChange {
+    #[default]
+    None,
+    /// 1 is subtracted in float32.
+    LessOne,
+    /// The natural logarithm of the value without its negative sign: the values of the source are `-exp(x)`.
+    LogOfNegative,
+}
+
+/// Makes a tensor of its sources: first their rows are put in order, then each matrix is transposed, then each value is
+/// changed. If the only source is transposed first, and the result too, then columns are put in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     /// True if the matrices of the first source are transposed before the rows are put in order.
@@ -29,8 +45,7 @@ pub struct Assembly {
     pub rows_are_elements: bool,
     /// True if each assembled matrix is transposed.
     pub is_transposed: bool,
-    /// True if 1 is subtracted from each value, in float32.
-    pub is_less_one: bool,
+    pub change: ValueChange,
 }
 
 impl Assembly {
@@ -43,11 +58,28 @@ impl Assembly {
         let assembled = match (self.order, others) {
             (RowOrder::Stored, []) => first,
             (RowOrder::Heads(heads), []) if heads > 0 && first[0].is_multiple_of(heads.checked_mul(2)?) => first,
+            (RowOrder::Groups { start, groups, each }, [])
+                if first[0].checked_sub(start)?.checked_rem(groups.checked_mul(each)?)? == 0 =>
+            {
+                first
+            }
+            (RowOrder::Projections { heads, key, value }, [second])
+                if first[1] == second[1]
+                    && second[0] == heads.checked_mul(value)?
+                    && first[0] == heads.checked_mul(key.checked_mul(2)?.checked_add(value)?)? =>
+            {
+                [first[0].checked_add(second[0])?, first[1]]
+            }
             (RowOrder::Alternating, [second]) if first == *second => [first[0].checked_mul(2)?, first[1]],
             (RowOrder::Concatenated, [second]) if first[1] == second[1] => [first[0].checked_add(second[0])?, first[1]],
             _ => return None,
         };
         Some(turned(assembled, self.is_transposed))
+    }
+
+    /// True if the columns of the only source are put in order.
+    pub(crate) fn orders_columns(&self) -> bool {
+        self.first_is_transposed && self.is_transposed
     }
 }
 
@@ -81,11 +113,33 @@ impl Assembly {
                     };
                     (0..first.len()).map(|row| first[source(row)].clone()).collect()
                 }
+                RowOrder::Groups { start, groups, each } => {
+                    let [start, groups, each] = [start, groups, each].map(|number| number as usize);
+                    let size = (first.len() - start) / (groups * each);
+                    let blocks = (0..groups).flat_map(|group| (0..each).map(move |at| at * groups + group));
+                    let moved = blocks.flat_map(|block| &first[start + block * size..][..size]);
+                    first[..start].iter().chain(moved).cloned().collect()
+                }
+                RowOrder::Projections { heads, key, value } => {
+                    let [heads, key, value] = [heads, key, value].map(|number| number as usize);
+                    let (keys, values) = first[heads * key..].split_at(heads * key);
+                    let part = |rows: &[Vec<i64>], head: usize, size: usize| rows[head * size..][..size].to_vec();
+                    let head = |head| {
+                        [
+                            part(first, head, key),
+                            part(keys, head, key),
+                            part(values, head, value),
+                            part(second, head, value),
+                        ]
+                    };
+                    (0..heads).flat_map(head).flatten().collect()
+                }
             };
             if self.is_transposed {
                 rows = transpose(&rows);
             }
-            values.extend(rows.concat().into_iter().map(|value| value - i64::from(self.is_less_one)));
+            values
+                .extend(rows.concat().into_iter().map(|value| value - i64::from(self.change == ValueChange::LessOne)));
         }
         values
     }

@@ -20,7 +20,7 @@ mod encode;
 mod explain;
 mod importance;
 
-pub use assembly::{Assembly, RowOrder};
+pub use assembly::{Assembly, RowOrder, ValueChange};
 pub use encode::EncodeRefusal;
 pub use explain::{BlockValue, CodeNumbers};
 pub use importance::ImportanceMatrix;

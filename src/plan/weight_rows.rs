@@ -2,7 +2,7 @@
 
 use super::gathered::GatheredRows;
 use super::stored::Few;
-use crate::blocks::EncodeRefusal;
+use crate::blocks::{EncodeRefusal, ValueChange};
 use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -24,7 +24,7 @@ pub(crate) enum WeightValues {
     /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
     Coded(Arc<Decoder>, RowMap),
     /// Rows that come from several tensors, or in another order. If one is added to their values, they become float32.
-    Gathered { rows: Arc<GatheredRows>, adds_one: bool },
+    Gathered { rows: Arc<GatheredRows>, change: ValueChange },
     /// Values that adapters change.
     Merged(Arc<MergedRows>),
 }
@@ -98,13 +98,13 @@ impl<'a> WeightRows<'a> {
                 self.transpose(rows, row_bytes, buffer)?;
                 Ok(buffer)
             }
-            WeightValues::Gathered { rows: gathered, adds_one } => {
+            WeightValues::Gathered { rows: gathered, change } => {
                 let stored = self.stored_dtype();
                 let count = ((rows.end - rows.start) * self.encoder.columns()) as usize;
                 buffer.resize(count * stored.bits() as usize / 8, 0);
                 gathered.read(rows, &|source, range| self.stored_in(source, range), buffer)?;
-                if *adds_one {
-                    *buffer = plus_one(stored, buffer, count);
+                if *change != ValueChange::None {
+                    *buffer = unchanged(*change, stored, buffer, count);
                 }
                 Ok(buffer)
             }
@@ -296,8 +296,10 @@ impl<'a> WeightRows<'a> {
         match values {
             WeightValues::Merged(merged) => merged.target,
             WeightValues::Coded(decoder, _) => decoder.target(),
-            WeightValues::Gathered { adds_one: true, .. } => Dtype::Float32,
-            WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => self.stored_dtype(),
+            WeightValues::Rows(_)
+            | WeightValues::Columns
+            | WeightValues::Gathered { change: ValueChange::None, .. } => self.stored_dtype(),
+            WeightValues::Gathered { .. } => Dtype::Float32,
         }
     }
 
@@ -406,22 +408,28 @@ fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
         (WeightValues::Columns, WeightValues::Columns) => true,
         (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
         (
-            WeightValues::Gathered { rows: own, adds_one },
-            WeightValues::Gathered { rows: other, adds_one: other_adds_one },
-        ) => own == other && adds_one == other_adds_one,
+            WeightValues::Gathered { rows: own, change },
+            WeightValues::Gathered { rows: other, change: other_change },
+        ) => own == other && change == other_change,
         _ => false,
     }
 }
 
-/// Widens numbers to float32, and adds one to each.
-fn plus_one(dtype: Dtype, numbers: &[u8], count: usize) -> Vec<u8> {
+/// Widens numbers to float32, and undoes a change. Exponentials are computed in float64 and rounded once.
+fn unchanged(change: ValueChange, dtype: Dtype, numbers: &[u8], count: usize) -> Vec<u8> {
     let [from, to] = [dtype, Dtype::Float32].map(Storage::packed);
     let widen = Kernel::cast(from, to, &Rules::LOSSLESS).expect("weights are floats of 32 bits and fewer");
     let mut sums = vec![0; 4 * count];
     widen.run(numbers, &mut sums, count).expect("floats are never malformed");
     for bytes in sums.as_chunks_mut().0 {
         let number = f32::from_le_bytes(*bytes);
-        *bytes = (if number.is_nan() { number } else { number + 1.0 }).to_le_bytes();
+        let number = match change {
+            ValueChange::None => number,
+            _ if number.is_nan() => number,
+            ValueChange::LessOne => number + 1.0,
+            ValueChange::LogOfNegative => -f64::from(number).exp() as f32,
+        };
+        *bytes = number.to_le_bytes();
     }
     sums
 }

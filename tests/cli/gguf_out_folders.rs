@@ -91,6 +91,9 @@ fn the_keys_are_those_of_llama_cpps_converter() {
         ("gemma4_moe", ""),
         ("lfm2", "--pre-tokenizer gpt-2"),
         ("lfm2_moe", "--pre-tokenizer gpt-2"),
+        ("qwen3_next", "--pre-tokenizer gpt-2"),
+        ("qwen3_5_text", "--pre-tokenizer gpt-2"),
+        ("qwen3_5_moe_text", "--pre-tokenizer gpt-2"),
     ] {
         let bench = Bench::new();
         add(&bench, model, "my-model-v1.5");
@@ -112,6 +115,37 @@ fn the_keys_are_those_of_llama_cpps_converter() {
             assert_eq!(found["general.name"], bytes_of("string", &json!("My Model v1.5")), "{model}");
         }
     }
+}
+
+#[test]
+fn logarithms_of_linear_attention_become_negative_exponentials_in_the_order_of_llama_cpp() {
+    let bench = Bench::new();
+    add(&bench, "qwen3_5_text", "m");
+    let mut file = bench.read("m/model.safetensors");
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let place = |name: &str| 8 + length + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+    // Two key heads with three value heads each.
+    let (logarithms, at) = ([0.0f32, 0.5, 1.0, 1.5, 2.0, -1.0], place("model.layers.0.linear_attn.A_log"));
+    for (value, bytes) in logarithms.iter().zip(file[at..].chunks_mut(2)) {
+        bytes.copy_from_slice(&value.to_le_bytes()[2..]);
+    }
+    // Row 0 of a weight whose columns are value heads of 8: column c has the value c.
+    let at = place("model.layers.0.linear_attn.out_proj.weight");
+    for (column, bytes) in file[at..].chunks_mut(2).take(48).enumerate() {
+        bytes.copy_from_slice(&(column as f32).to_le_bytes()[2..]);
+    }
+    bench.write("m/model.safetensors", &file);
+    bench.run("cast m --to bf16 -o o.gguf --pre-tokenizer gpt-2 -q").expect(0, "", "");
+    bench.run("diff o.gguf m --names huggingface --tolerance 0 -q").expect(0, "", "");
+    let file = bench.read("o.gguf");
+    let data = |name: &str| parts_of_gguf(&file).1.into_iter().find(|(known, ..)| known == name).unwrap().3;
+    let order = [0, 3, 1, 4, 2, 5];
+    let wanted = order.map(|head| -f64::from(logarithms[head]).exp() as f32);
+    assert_eq!(data("blk.0.ssm_a").as_chunks().0[..6], wanted.map(f32::to_le_bytes));
+    let columns = order.iter().flat_map(|head| 8 * head..8 * head + 8).map(|column| column as f32);
+    let wanted: Vec<u8> = columns.flat_map(|column| column.to_le_bytes()[2..].to_vec()).collect();
+    assert_eq!(data("blk.0.ssm_out.weight")[..96], wanted);
 }
 
 #[test]

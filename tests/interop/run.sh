@@ -9,6 +9,8 @@
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes, and dequantize what torchao and Quark write; with --torch's installation.
 #   tests/interop/run.sh --gguf     gguf-py reads GGUF models and those that are written; with --transformers and its installation,
 #                                   transformers and llama.cpp load them: three minutes more
+#   tests/interop/run.sh --converter  llama.cpp's converter makes the same GGUF files of tiny models; with the installations of --gguf
+#                                   and --transformers
 #   tests/interop/run.sh --mlx      mlx quantizes to the same bytes and decodes to the same values, and mlx-lm loads models; a minute more
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #   tests/interop/run.sh --install  installs the libraries and ends
@@ -24,6 +26,7 @@ with_openvino=
 with_transformers=
 with_quantized=
 with_gguf=
+with_converter=
 with_mlx=
 with_models=
 install_only=
@@ -34,10 +37,11 @@ for switch in "$@"; do
         --transformers) with_transformers=yes ;;
         --quantized) with_quantized=yes ;;
         --gguf) with_gguf=yes ;;
+        --converter) with_converter=yes ;;
         --mlx) with_mlx=yes ;;
         --models) with_models=yes ;;
         --install) install_only=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--mlx] [--models] [--install]" >&2; exit 2 ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--converter] [--mlx] [--models] [--install]" >&2; exit 2 ;;
     esac
 done
 
@@ -56,10 +60,22 @@ if [ -z "${PYTHON-}" ]; then
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
     install requirements.txt
     [ -z "$with_torch" ] || install requirements-torch.txt
-    [ -z "$with_transformers" ] || install requirements-transformers.txt
+    [ -z "$with_transformers$with_converter" ] || install requirements-transformers.txt
     [ -z "$with_openvino" ] || install requirements-openvino.txt
     # Without the packages for what gguf-py downloads.
-    [ -z "$with_gguf" ] || install requirements-gguf.txt --no-deps
+    [ -z "$with_gguf$with_converter" ] || install requirements-gguf.txt --no-deps
+    if [ -n "$with_converter" ]; then
+        # The converter is not a package of its own: it is in these sources.
+        install requirements-converter.txt
+        sources=$venv/llama_cpp_python-0.3.36
+        if [ ! -d "$sources" ]; then
+            "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python \
+                --dest "$venv" llama-cpp-python==0.3.36
+            tar -xzf "$sources.tar.gz" -C "$venv"
+        fi
+        TCAST_LLAMA_CPP=$sources/vendor/llama.cpp
+        export TCAST_LLAMA_CPP
+    fi
     [ -z "$with_mlx" ] || install requirements-mlx.txt
     # Without the packages that these would bring: the models are data.
     [ -z "$with_models" ] || install requirements-models.txt --no-deps
@@ -92,4 +108,4 @@ exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_mod
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes transformers_experts kinds_of_models} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
     ${with_mlx:+mlx_models}${with_mlx:+${with_transformers:+ kinds_of_mlx}} \
-    ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}}
+    ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}} ${with_converter:+llama_cpp_converts}

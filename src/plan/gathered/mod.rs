@@ -14,8 +14,8 @@ const TILE: usize = 32;
 /// reading a few pages.
 const NEAR: usize = 1 << 14;
 
-/// The places of the values of a weight in the stored tensors that it is made of. If one is added to the values
-/// ([`GgufSource::adds_one`]), this remains to be done.
+/// The places of the values of a weight in the stored tensors that it is made of. If the values change
+/// ([`GgufSource::change`]), this remains to be done.
 ///
 /// A stored matrix consists of adjacent lines, each of which has elements of one row, or of one column, of a matrix of the
 /// weight. A tensor of one dimension is a row.
@@ -48,6 +48,21 @@ enum LineOrder {
     },
     /// Heads of this many lines: one of the first half, then one of the second, and so on.
     Heads(usize),
+    /// From `start` on, blocks of `size` lines: the first block of every group of `each`, then the second, and so on.
+    Groups {
+        start: usize,
+        groups: usize,
+        each: usize,
+        size: usize,
+    },
+    /// Heads of `2 * (key + value)` lines: first `key` of all of them, then the next `key`, then the next `value`; or, for the
+    /// second source, the last `value`.
+    Projections {
+        heads: usize,
+        key: usize,
+        value: usize,
+        is_second: bool,
+    },
 }
 
 impl LineOrder {
@@ -59,6 +74,20 @@ impl LineOrder {
             Self::Heads(size) => {
                 let within = index % size;
                 index - within + within % 2 * (size / 2) + within / 2
+            }
+            Self::Groups { start, .. } if index < start => index,
+            Self::Groups { start, groups, each, size } => {
+                let (block, within) = ((index - start) / size, (index - start) % size);
+                start + (block % groups * each + block / groups) * size + within
+            }
+            Self::Projections { heads, key, value, is_second } => {
+                let (before, index, size) = match index {
+                    _ if is_second => (2 * key + value, index, value),
+                    _ if index < heads * key => (0, index, key),
+                    _ if index < 2 * heads * key => (key, index - heads * key, key),
+                    _ => (2 * key, index - 2 * heads * key, value),
+                };
+                index / size * 2 * (key + value) + before + index % size
             }
         }
     }
@@ -80,7 +109,7 @@ impl GatheredRows {
             GgufSource::Stacked(_) => (true, Assembly::default(), 0),
             GgufSource::Disassembled { assembly, at, .. } => (false, assembly, at),
         };
-        let Assembly { first_is_transposed, order, rows_are_elements, is_transposed, is_less_one: _ } = assembly;
+        let Assembly { first_is_transposed, order, rows_are_elements, is_transposed, change: _ } = assembly;
         let shape: Vec<usize> = tensor.shape.iter().map(|size| *size as usize).collect();
         let (columns, leading) = shape.split_last().map_or((1, &[][..]), |(columns, leading)| (*columns, leading));
         let (mut rows, stack) = match leading.split_last() {
@@ -104,6 +133,14 @@ impl GatheredRows {
             RowOrder::Stored => LineOrder::ALL,
             RowOrder::Heads(heads) => LineOrder::Heads(all / heads as usize),
             RowOrder::Alternating => LineOrder::Steps { start: at, step: 2 },
+            RowOrder::Groups { start, groups, each } => {
+                let [start, groups, each] = [start, groups, each].map(|number| number as usize);
+                LineOrder::Groups { start, groups, each, size: all.saturating_sub(start) / (groups * each) }
+            }
+            RowOrder::Projections { heads, key, value } => {
+                let [heads, key, value] = [heads, key, value].map(|number| number as usize);
+                LineOrder::Projections { heads, key, value, is_second: at == 1 }
+            }
             RowOrder::Concatenated => LineOrder::Steps { start: at * all.saturating_sub(lines), step: 1 },
         };
         let (line_len, lines, elements) =
@@ -186,7 +223,7 @@ impl GatheredRows {
         out: &mut [[u8; WIDTH]],
     ) -> Result<()> {
         let within = self.elements.around(0..self.columns);
-        let is_in_order = within.len() == self.columns && !matches!(self.elements, LineOrder::Heads(_));
+        let is_in_order = within.len() == self.columns && matches!(self.elements, LineOrder::Steps { .. });
         let is_whole = is_in_order && self.columns == self.line_len;
         let (mut row, mut out) = (rows.start, out);
         while row < rows.end {

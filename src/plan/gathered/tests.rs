@@ -1,6 +1,7 @@
 //! Gathered rows, against assemblies that are done one by one, and against llama.cpp.
 
 use super::*;
+use crate::blocks::ValueChange;
 use crate::container::gguf::names::{MetadataValue, to_gguf};
 use crate::random::random;
 use sha2::{Digest, Sha256};
@@ -53,8 +54,8 @@ fn check(assembly: Assembly, shapes: &[&[u64]], width: usize, most: &mut dyn FnM
     let assembled = bytes(&assembly.assemble(&pairs), width);
     let gathered = sources.iter().enumerate().map(|(at, values)| {
         let tensor = tensor(shapes[at], GgufSource::Disassembled { tensor: 0, assembly, at });
-        let adds_one = tensor.source.adds_one();
-        assert_eq!(adds_one, assembly.is_less_one);
+        let adds_one = tensor.source.change() == ValueChange::LessOne;
+        assert_eq!(tensor.source.change(), assembly.change);
         let values: Vec<i64> = values.iter().map(|value| value - i64::from(adds_one)).collect();
         let (found, reads) = gather(&tensor, &[&assembled], width, most);
         assert!(found == bytes(&values, width), "{assembly:?} {shapes:?} source {at}, {width} bytes");
@@ -69,17 +70,20 @@ fn sources_of_all_assemblies_are_gathered_from_their_results() {
     let mut kinds = BTreeMap::new();
     for round in 0..6000 {
         let mut below = |most: u64| next() % most;
-        let order = match below(4) {
+        let kind = below(6);
+        let order = match kind {
             0 => RowOrder::Stored,
             1 => RowOrder::Heads(1 + below(4)),
             2 => RowOrder::Alternating,
+            3 => RowOrder::Groups { start: below(4), groups: 1 + below(3), each: 1 + below(3) },
+            4 => RowOrder::Projections { heads: 1 + below(3), key: 1 + below(4), value: 1 + below(4) },
             _ => RowOrder::Concatenated,
         };
         let rows_are_elements = below(4) == 0;
         let first_is_transposed = !rows_are_elements && below(3) == 0;
         let is_transposed = below(3) == 0;
-        let is_less_one = below(8) == 0;
-        let assembly = Assembly { first_is_transposed, order, rows_are_elements, is_transposed, is_less_one };
+        let change = if below(8) == 0 { ValueChange::LessOne } else { ValueChange::None };
+        let assembly = Assembly { first_is_transposed, order, rows_are_elements, is_transposed, change };
         // More than a tile every now and then.
         let longest = if below(8) == 0 { 80 } else { 6 };
         let (rows, columns) = (1 + below(longest), 1 + below(longest));
@@ -92,22 +96,27 @@ fn sources_of_all_assemblies_are_gathered_from_their_results() {
             };
             [stack.clone(), matrix].concat()
         };
-        let rows = if let RowOrder::Heads(heads) = order { 2 * heads * rows.div_ceil(heads) } else { rows };
+        let rows = match order {
+            RowOrder::Heads(heads) => 2 * heads * rows.div_ceil(heads),
+            RowOrder::Groups { start, groups, each } => start + groups * each * rows.div_ceil(groups * each),
+            RowOrder::Projections { heads, key, value } => heads * (2 * key + value),
+            _ => rows,
+        };
         let mut shapes = vec![shape(rows, first_is_transposed)];
         match order {
             RowOrder::Alternating => shapes.push(shape(rows, false)),
             RowOrder::Concatenated => shapes.push(shape(1 + below(longest), false)),
-            RowOrder::Stored | RowOrder::Heads(_) => {}
+            RowOrder::Projections { heads, value, .. } => shapes.push(shape(heads * value, false)),
+            RowOrder::Stored | RowOrder::Heads(_) | RowOrder::Groups { .. } => {}
         }
         let shapes: Vec<&[u64]> = shapes.iter().map(Vec::as_slice).collect();
         let most = 1 + below(longest * 2);
         check(assembly, &shapes, 1 << (round % 4), &mut || next() % (most + 1));
-        let heads = matches!(order, RowOrder::Heads(_));
-        let kind = (heads, shapes.len(), first_is_transposed, is_transposed, rows_are_elements);
+        let kind = (kind, first_is_transposed, is_transposed, rows_are_elements);
         *kinds.entry(kind).or_insert(0) += 1;
     }
-    assert_eq!(kinds.len(), 3 * 6);
-    assert!(kinds.values().all(|count| *count > 50), "{kinds:?}");
+    assert_eq!(kinds.len(), 6 * 6);
+    assert!(kinds.values().all(|count| *count > 40), "{kinds:?}");
 }
 
 #[test]
@@ -171,14 +180,14 @@ fn adjacent_rows_and_tiles_are_one_read() {
 
 /// The values that llama.cpp's converter makes of small models.
 #[test]
-fn all_28_model_types_have_the_values_of_their_gguf() {
+fn all_model_types_have_the_values_of_their_gguf() {
     type Json = BTreeMap<String, serde_json::Value>;
     let shapes =
         |json: &serde_json::Value| -> BTreeMap<String, Vec<u64>> { serde_json::from_value(json.clone()).unwrap() };
     let hash =
         |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let models: Json = serde_json::from_str(include_str!("../../../fixtures/gguf/maps.json")).unwrap();
-    assert_eq!(models.len(), 38);
+    assert_eq!(models.len(), 41);
     for (model_type, json) in models {
         let stored = shapes(&json["hf"]);
         let values: Vec<Vec<u8>> = stored
@@ -195,6 +204,10 @@ fn all_28_model_types_have_the_values_of_their_gguf() {
                 "num_attention_heads" => json["heads"].as_u64(),
                 "num_key_value_heads" => json["key_heads"].as_u64(),
                 "qk_nope_head_dim" | "v_head_dim" => Some(16),
+                "linear_num_key_heads" => json["linear"][0].as_u64(),
+                "linear_num_value_heads" => json["linear"][1].as_u64(),
+                "linear_key_head_dim" => json["linear"][2].as_u64(),
+                "linear_value_head_dim" => json["linear"][3].as_u64(),
                 _ => None,
             };
             value.map(MetadataValue::Integer)
@@ -207,10 +220,15 @@ fn all_28_model_types_have_the_values_of_their_gguf() {
         let hashes = named.iter().map(|tensor| {
             let sources: Vec<&[u8]> = tensor.source.tensors().iter().map(|index| &*values[*index]).collect();
             let (mut bytes, _) = gather(tensor, &sources, 4, &mut || next() % 100);
-            if tensor.source.adds_one() {
-                for value in bytes.as_chunks_mut().0 {
-                    *value = (f32::from_le_bytes(*value) + 1.0).to_le_bytes();
-                }
+            let change = tensor.source.change();
+            for value in bytes.as_chunks_mut().0 {
+                let number = f32::from_le_bytes(*value);
+                let changed = match change {
+                    ValueChange::None => number,
+                    ValueChange::LessOne => number + 1.0,
+                    ValueChange::LogOfNegative => -f64::from(number).exp() as f32,
+                };
+                *value = changed.to_le_bytes();
             }
             hash(&bytes)[..16].to_owned()
         });

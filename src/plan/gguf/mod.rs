@@ -22,7 +22,7 @@ use super::steps::Steps;
 use super::stored::Few;
 use super::weight_rows::{WeightRows, WeightValues};
 use super::{PlanFindings, Planned, Request};
-use crate::blocks::BlockFormat;
+use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -322,7 +322,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                 self.used.insert(weight.codes());
                 self.add_coded(tensor, weight, chosen)
             }
-            WeightOrigin::Gathered { sources, rows, adds_one } => {
+            WeightOrigin::Gathered { sources, rows, change } => {
                 self.used.extend(sources);
                 let stored = |at: &usize| input.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
                 let dtype = stored(&sources[0]).ok_or_else(|| {
@@ -333,15 +333,15 @@ impl<'a> GgufPlanner<'_, 'a> {
                 }
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let merges: Vec<_> = sources.iter().map(|at| self.steps.merge_of(input.tensors[*at].name)).collect();
-                if merges.iter().any(Option::is_some) && rows.has_whole_rows() && !adds_one {
-                    let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: false };
+                if merges.iter().any(Option::is_some) && rows.has_whole_rows() && *change == ValueChange::None {
+                    let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
                     let tensors = sources.iter().map(|at| input.stored(*at)).collect();
                     let source = (input.places[sources[0]], tensors, values);
                     return self.add_merged(tensor, source, &merges, (format, chosen.kept));
                 }
-                let dtype = if *adds_one { Dtype::Float32 } else { dtype };
+                let dtype = if *change == ValueChange::None { dtype } else { Dtype::Float32 };
                 let encoder = self.encoder(tensor, format, dtype)?;
-                let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: *adds_one };
+                let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
                 let tensors = sources.iter().map(|at| input.stored(*at)).collect();
                 let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
                 // The experts of a stack share the place of the first.

@@ -8,7 +8,7 @@ use super::architecture::named;
 use super::donor::Donor;
 use super::keys::{KeySource, facts_of};
 use super::rope;
-use crate::blocks::BlockFormat;
+use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::gguf::metadata::{Config, of_folder};
 use crate::container::gguf::names::{GgufSource, architecture_of, language_name, other_part, to_gguf};
 use crate::container::gguf::number_or_first;
@@ -79,8 +79,8 @@ pub(super) enum WeightOrigin<'m> {
     Gathered {
         sources: Vec<usize>,
         rows: Arc<GatheredRows>,
-        /// True if 1 is added to each value.
-        adds_one: bool,
+        /// The change that is undone.
+        change: ValueChange,
     },
 }
 
@@ -317,7 +317,7 @@ impl<'m> GgufModel<'m> {
                     let len = old[first].shape.iter().product();
                     let width = dtype.map_or(4, |dtype| dtype.bits() as usize / 8);
                     let rows = Arc::new(GatheredRows::new(&tensor, len, width));
-                    WeightOrigin::Gathered { sources: stored, rows, adds_one: tensor.source.adds_one() }
+                    WeightOrigin::Gathered { sources: stored, rows, change: tensor.source.change() }
                 }
             };
             // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.

@@ -70,6 +70,8 @@ pub(super) struct TokenizerRule {
     pub padding: u32,
     /// The first of several ends of texts in `generation_config.json` is the end of a turn.
     pub has_ends_of_turns: bool,
+    /// `tokenizer_config.json` says whether texts get a space in front.
+    pub has_space_setting: bool,
 }
 
 /// A kind of tokenizer.
@@ -87,8 +89,14 @@ pub(super) enum TokenizerKind {
     Bpe,
 }
 
-const BPE: TokenizerRule =
-    TokenizerRule { kinds: &[TokenizerKind::Bpe], texts: &[], keys: &[], padding: 1, has_ends_of_turns: false };
+const BPE: TokenizerRule = TokenizerRule {
+    kinds: &[TokenizerKind::Bpe],
+    texts: &[],
+    keys: &[],
+    padding: 1,
+    has_ends_of_turns: false,
+    has_space_setting: false,
+};
 const BPE_OR_PIECES: TokenizerRule =
     TokenizerRule { kinds: &[TokenizerKind::SentencePiece, TokenizerKind::Bpe], ..BPE };
 const PIECES: TokenizerRule = TokenizerRule { kinds: &[TokenizerKind::SentencePiece], ..BPE };
@@ -99,6 +107,7 @@ const OF_LLAMA: TokenizerRule = TokenizerRule {
         fixed("add_bos_token", ValueRule::Computed(no_bos_of_starcoder)),
         fixed("eot_token_id", ValueRule::Computed(code_llama_end)),
     ],
+    has_space_setting: true,
     ..BPE
 };
 const OF_GLM_MOE: TokenizerRule = TokenizerRule {
@@ -458,6 +467,13 @@ pub(super) static RECIPES: &[Recipe] = &[
         ],
         tokenizer: BPE,
     },
+    Recipe { model_types: &["qwen3_next"], base: Base::With(QWEN_MOE), keys: LINEAR_ATTENTION, tokenizer: BPE },
+    Recipe {
+        model_types: &["qwen3_5_text", "qwen3_5_moe_text"],
+        base: Base::With(LINEAR_ATTENTION),
+        keys: QWEN35,
+        tokenizer: BPE,
+    },
     Recipe {
         model_types: &["gpt_oss"],
         base: Base::All,
@@ -508,6 +524,35 @@ pub(super) static RECIPES: &[Recipe] = &[
     Recipe { model_types: &["ernie4_5"], base: Base::All, keys: &[], tokenizer: PIECES_OF_ERNIE },
 ];
 
+/// The keys of models with layers of full and of linear attention.
+const LINEAR_ATTENTION: &[KeyRow] = &[
+    count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
+    count("ssm.state_size", &["linear_key_head_dim"]),
+    count("ssm.group_count", &["linear_num_key_heads"]),
+    count("ssm.time_step_rank", &["linear_num_value_heads"]),
+    computed("ssm.inner_size", |config| {
+        let rows = config.need("linear_value_head_dim")?.checked_mul(config.need("linear_num_value_heads")?);
+        counted(rows.ok_or_else(|| lacks("linear_value_head_dim"))?)
+    }),
+    computed("attention.recurrent_layers", |config| {
+        if let Some(types) = config.layers("layer_types")? {
+            let is_linear = types.iter().map(|kind| kind.as_str() == Some("linear_attention"));
+            return Ok(Some(KeyValue::Flags(is_linear.collect())));
+        }
+        let every = full_interval(config)?;
+        Ok(Some(KeyValue::Flags((1..=layer_count(config)?).map(|layer| !layer.is_multiple_of(every)).collect())))
+    }),
+    computed("full_attention_interval", |config| counted(full_interval(config)? as u32)),
+    computed("rope.dimension_count", |config| rotated_of_head(config, Some(0.25))),
+];
+const QWEN35: &[KeyRow] = &[
+    QWEN_MOE[0],
+    QWEN_MOE[1],
+    computed("rope.dimension_sections", |config| {
+        let is_given = config.shared_rope("mrope_section").is_some();
+        Ok((!is_given).then(|| KeyValue::Counts(vec![11, 11, 10, 0])))
+    }),
+];
 const PATTERN: &str = "attention.sliding_window_pattern";
 const WINDOWS_OF_OLMO: &[KeyRow] = &[
     count_if("attention.sliding_window", &["sliding_window"]),
@@ -568,7 +613,13 @@ const GEMMA4: &[KeyRow] = &[
     count("rope.dimension_count", &["global_head_dim"]),
     computed("rope.dimension_count_swa", |config| counted(config.rotated(config.need("head_dim")?, Some(1.0))? as u32)),
 ];
-const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { ..PIECES };
+const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { has_space_setting: true, ..PIECES };
+
+/// Each of these layers has full attention.
+fn full_interval(config: &Config) -> Result<usize> {
+    let every = config.count(&["full_attention_interval"])?.unwrap_or(4);
+    if every == 0 { Err(lacks("full_attention_interval")) } else { Ok(every as usize) }
+}
 
 #[allow(clippy::unnecessary_wraps, reason = "it is the result of rules, which can fail")]
 fn counted(count: u32) -> Result<Option<KeyValue>> {

@@ -1,7 +1,8 @@
 //! A tensor of a GGUF in the table of names.
 
-use super::table::{Alternatives, BIAS, HeadCount, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
-use crate::blocks::{Assembly, RowOrder};
+use super::table::{Alternatives, BIAS, HeadCount, LinearPart, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
+use super::values::LinearHeads;
+use crate::blocks::{Assembly, RowOrder, ValueChange};
 use crate::error::Result;
 
 /// The place of a stored tensor in the table of names.
@@ -80,10 +81,12 @@ impl Located {
     }
 
     /// Returns the relation to the stored tensors if values change their places, or change by one; `None` if the tensor is a
-    /// stored tensor as it is. `heads` returns the number of heads whose rows are permuted.
+    /// stored tensor as it is. `heads` returns the number of heads whose rows are permuted, and `linear` has the heads of
+    /// linear attention if the row belongs to one.
     pub(super) fn assembly(
         &self,
         model_type: &ModelType,
+        linear: Option<LinearHeads>,
         heads: impl FnOnce(HeadCount) -> Result<u64>,
     ) -> Result<Option<Assembly>> {
         if self.is_scale() {
@@ -95,9 +98,13 @@ impl Located {
                 Some(Assembly { order, rows_are_elements: self.suffix == BIAS, ..Assembly::default() })
             }
             RowValues::Norm if model_type.adds_one_to_norms && self.suffix == WEIGHT => {
-                Some(Assembly { is_less_one: true, ..Assembly::default() })
+                Some(Assembly { change: ValueChange::LessOne, ..Assembly::default() })
             }
             RowValues::Assembled(assembly) | RowValues::Flattened(assembly) => Some(assembly),
+            RowValues::LinearHeads(part) => {
+                linear.map(|heads| part.assembly(heads)).filter(|assembly| *assembly != Assembly::default())
+            }
+            RowValues::Logarithms => Some(Assembly { change: ValueChange::LogOfNegative, ..Assembly::default() }),
             _ => None,
         })
     }
@@ -113,7 +120,35 @@ impl Located {
     }
 }
 
+impl LinearPart {
+    /// The assembly of a tensor of linear attention with these heads.
+    fn assembly(self, heads: LinearHeads) -> Assembly {
+        let LinearHeads { keys, each, key_size, value_size } = heads;
+        let has_keys = matches!(self, Self::KeysAndValues | Self::Channels);
+        let start = if has_keys { 2 * keys * key_size } else { 0 };
+        let order = match self {
+            Self::Projections => RowOrder::Projections { heads: keys, key: key_size, value: each * value_size },
+            // With one value head for each key head, both orders are equal.
+            _ if each == 1 => RowOrder::Stored,
+            _ => RowOrder::Groups { start, groups: keys, each },
+        };
+        let are_columns = self == Self::Columns && each != 1;
+        Assembly {
+            first_is_transposed: are_columns,
+            order,
+            rows_are_elements: matches!(self, Self::Elements | Self::Logarithms) && each != 1,
+            is_transposed: are_columns,
+            change: if self == Self::Logarithms { ValueChange::LogOfNegative } else { ValueChange::None },
+        }
+    }
+}
+
 impl NameRow {
+    /// True if the order of its values depends on the heads of linear attention.
+    pub(super) fn is_of_linear_attention(&self) -> bool {
+        matches!(self.values, RowValues::LinearHeads(_))
+    }
+
     /// Returns the need for the tensor with a suffix.
     pub(super) fn need(&self, suffix: &str) -> Need {
         match suffix {

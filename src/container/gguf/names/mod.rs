@@ -18,10 +18,10 @@ use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
 use located::Located;
 pub(crate) use parts::{OtherPart, language_name, other_part};
 use shapes::{assembled_shape, flattened, head_size};
-use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
+use table::{BIAS, GENERATED, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues, WEIGHT};
 pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
 pub(crate) use values::MetadataValue;
-use values::{ExpertCount, ModelNumbers};
+use values::{ExpertCount, LinearHeads, ModelNumbers};
 
 /// The remedy for a `config.json` of another model.
 pub(crate) const ORIGINAL_MODEL: &str = "choose the folder of the model that the file was made from";
@@ -40,7 +40,7 @@ pub(crate) struct MappedTensor {
 pub(crate) enum MappedSource {
     /// The values of a stored tensor. With `(n, count)` as the matrix, part n of count equal parts, which are adjacent.
     Stored { tensor: usize, matrix: Option<(u64, u64)> },
-    /// One or two stored tensors whose values change their places, or change by one.
+    /// One or two stored tensors whose values change their places, or change.
     Assembled { tensors: Vec<usize>, assembly: Assembly },
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn to_hugging_face(
     let numbers = ModelNumbers { place: "the metadata", value: metadata };
     let mut mapping = NameMapping { model_type, numbers, tensors, stored, experts: ExpertCount::default() };
     let located = mapping.locate()?;
-    if mapping.numbers.has(&mapping.key("rope.dimension_sections")) {
+    if !model_type.has_sections && mapping.numbers.has(&mapping.key("rope.dimension_sections")) {
         return Err(with_mrope(model_type));
     }
     let layers = mapping.numbers.need(&mapping.key("block_count"))?;
@@ -144,15 +144,20 @@ impl NameMapping<'_> {
         }
         match &located.row.values {
             RowValues::Experts => return Self::split(index, located, shape, mapped),
-            RowValues::Assembled(_) | RowValues::Flattened(_) if located.at != 0 => return Ok(()),
+            RowValues::Assembled(_) | RowValues::Flattened(_) | RowValues::LinearHeads(_) if located.at != 0 => {
+                return Ok(());
+            }
             _ => {}
         }
-        let assembly = located.assembly(self.model_type, |count| self.heads(index, located, count))?;
+        let linear = located.row.is_of_linear_attention().then(|| self.linear_heads()).transpose()?;
+        let assembly = located.assembly(self.model_type, linear, |count| self.heads(index, located, count))?;
         let (shape, source) = match assembly {
             None => {
                 let shape = match located.row.values {
                     RowValues::Row if shape.len() == 1 && !located.is_scale() => [&[1], shape].concat(),
-                    RowValues::Channels if shape.len() == 2 => vec![shape[0], 1, shape[1]],
+                    RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels) if shape.len() == 2 => {
+                        vec![shape[0], 1, shape[1]]
+                    }
                     _ => shape.to_vec(),
                 };
                 (shape, MappedSource::Stored { tensor: index, matrix: None })
@@ -164,10 +169,16 @@ impl NameMapping<'_> {
                 let shapes: Vec<&[u64]> = tensors.iter().map(|tensor| self.tensors[*tensor].1).collect();
                 let shape = match located.row.values {
                     RowValues::Flattened(_) => assembled_shape(&assembly, &shapes).and_then(|shape| flattened(&shape)),
+                    RowValues::LinearHeads(LinearPart::Channels) => {
+                        let shape = assembled_shape(&assembly, &shapes).filter(|shape| shape.len() == 2);
+                        shape.map(|shape| vec![shape[0], 1, shape[1]])
+                    }
                     _ => assembled_shape(&assembly, &shapes),
                 };
-                let fits =
-                    !located.row.is_tensor() || shapes[0].len() == if assembly.rows_are_elements { 2 } else { 3 };
+                let is_stack = matches!(located.row.values, RowValues::Assembled(_) | RowValues::Flattened(_));
+                let fits = !is_stack
+                    || !located.row.is_tensor()
+                    || shapes[0].len() == if assembly.rows_are_elements { 2 } else { 3 };
                 let shape = shape.filter(|_| fits).ok_or_else(|| {
                     let name = located.name();
                     unmapped(format!("the shapes {shapes:?} do not form Hugging Face's '{name}'"))
@@ -177,6 +188,15 @@ impl NameMapping<'_> {
         };
         mapped.push(MappedTensor { name: located.name(), shape, source });
         Ok(())
+    }
+
+    /// Returns the heads of linear attention. The metadata has the rows of all value heads.
+    fn linear_heads(&self) -> Result<LinearHeads> {
+        let keys = ["ssm.group_count", "ssm.time_step_rank", "ssm.state_size", "ssm.inner_size"];
+        let [keys, values, key_size, rows] = keys.map(|key| self.numbers.need(&self.key(key)));
+        let (values, rows) = (values?, rows?);
+        let size = rows.checked_div(values).filter(|size| size * values == rows).unwrap_or_default();
+        LinearHeads::of([keys?, values, key_size?, size], self.numbers.place)
     }
 
     /// Returns the number of heads whose rows are permuted. It is checked with all that depends on it, because a wrong

@@ -7,7 +7,7 @@ use crate::error::Result;
 /// Returns the shape of the tensor that is made of sources with these shapes; `None` if they do not fit.
 pub(super) fn assembled_shape(assembly: &Assembly, sources: &[&[u64]]) -> Option<Vec<u64>> {
     let (first, others) = sources.split_first()?;
-    if *assembly == (Assembly { is_less_one: assembly.is_less_one, ..Assembly::default() }) {
+    if *assembly == (Assembly { change: assembly.change, ..Assembly::default() }) {
         return others.is_empty().then(|| first.to_vec());
     }
     let matrices: Option<Vec<_>> = sources.iter().map(|shape| matrices(shape, assembly.rows_are_elements)).collect();
@@ -52,6 +52,10 @@ pub(super) fn head_size(shape: &[u64], heads: u64, is_bias: bool, key: &str) -> 
 pub(super) enum ShapeDivision {
     /// The shapes are equal.
     None,
+    /// A length of 1 in the middle is left out.
+    Channels,
+    /// A matrix that has the rows of two sources as [`RowOrder::Projections`] says.
+    Projections,
     /// A stack of matrices, in which each of two sources has half of the rows.
     Halves,
     /// A flattened stack of this many matrices, with these numbers of rows from each source.
@@ -62,7 +66,18 @@ impl ShapeDivision {
     /// Returns the shape of a source of an assembled tensor; `None` if the tensor has another shape.
     pub(super) fn source_shape(self, assembly: &Assembly, result: &[u64], at: usize) -> Option<Vec<u64>> {
         let (stack, [mut rows, mut columns]) = match self {
-            Self::None => return Some(result.to_vec()),
+            Self::None => return assembled_shape(assembly, &[result]),
+            Self::Channels => {
+                let [channels, 1, size] = result else { return None };
+                return assembled_shape(assembly, &[&[*channels, *size]]);
+            }
+            Self::Projections => {
+                let ([rows, columns], RowOrder::Projections { heads, key, value }) = (result, assembly.order) else {
+                    return None;
+                };
+                let parts = [heads * (2 * key + value), heads * value];
+                return (*rows == parts[0] + parts[1]).then(|| vec![parts[at], *columns]);
+            }
             Self::Halves => matrices(result, assembly.rows_are_elements)?,
             Self::Of { .. } => matrices(result, false)?,
         };

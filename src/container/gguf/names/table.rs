@@ -6,7 +6,7 @@
 //! [`NameRow::values`] is then undone: rows return to the order of the stored tensors, matrices are transposed back, 1 is
 //! added, and the experts are stacked. Of several rows with one name in Hugging Face, the first is for new files.
 
-use crate::blocks::{Assembly, RowOrder};
+use crate::blocks::{Assembly, RowOrder, ValueChange};
 
 /// A type of model, by the `model_type` of its `config.json`.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) struct ModelType {
     pub permutes_heads: bool,
     /// True if GGUF stores the weights of norms plus one.
     pub adds_one_to_norms: bool,
+    /// True if M-RoPE leaves the order of rows as it is.
+    pub has_sections: bool,
 }
 
 /// Lists of rows, of which a layer has exactly one.
@@ -67,12 +69,40 @@ pub(super) enum RowValues {
     Row,
     /// The same, without a length of 1 in the middle: a convolution of each channel.
     Channels,
+    /// GGUF has `-exp` of each value.
+    Logarithms,
     /// A matrix for each expert, stacked in GGUF.
     Experts,
     Assembled(Assembly),
     /// The same, and then the matrices are one: their rows follow each other.
     Flattened(Assembly),
+    /// Rows of the heads of linear attention.
+    LinearHeads(LinearPart),
 }
+
+/// A tensor of linear attention. Each key head has several value heads, which Hugging Face stores next to each other. GGUF has
+/// the first value head of every key head, then the second, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinearPart {
+    /// Rows of value heads.
+    Values,
+    /// Rows of all queries, all keys, and then the values.
+    KeysAndValues,
+    /// The same, with a convolution of each row, which has a length of 1 in the middle in Hugging Face.
+    Channels,
+    /// Columns of value heads.
+    Columns,
+    /// An element for each value head.
+    Elements,
+    /// The same, and GGUF has `-exp` of each.
+    Logarithms,
+    /// Rows of queries, keys, values and gates for each key head, of which GGUF has the gates apart. Value heads keep their
+    /// order.
+    Projections,
+}
+
+/// Names without a suffix that belong to single tensors.
+const BARE: [&str; 1] = ["ssm_a"];
 
 /// Key of a number of attention heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +145,11 @@ impl NameRow {
         Self { bias: Need::Never, values, ..Self::linear(stored, name) }
     }
 
+    /// A linear layer or a tensor of linear attention, without a bias.
+    const fn of_linear(stored: &'static [&'static str], name: &'static str, part: LinearPart) -> Self {
+        Self { values: RowValues::LinearHeads(part), ..Self::matrix(stored, name) }
+    }
+
     const fn of_heads(self, count: HeadCount) -> Self {
         Self { values: RowValues::Heads(count), ..self }
     }
@@ -129,7 +164,7 @@ impl NameRow {
 
     /// True if the row is a single tensor.
     pub(super) fn is_tensor(&self) -> bool {
-        SUFFIXES.iter().any(|suffix| self.stored[0].ends_with(suffix))
+        BARE.contains(&self.stored[0]) || SUFFIXES.iter().any(|suffix| self.stored[0].ends_with(suffix))
     }
 }
 
@@ -138,7 +173,7 @@ const PLAIN: Assembly = Assembly {
     order: RowOrder::Stored,
     is_transposed: false,
     rows_are_elements: false,
-    is_less_one: false,
+    change: ValueChange::None,
 };
 
 // Tensors outside of the layers. Without a head, its weight is that of the embedding.
@@ -272,6 +307,38 @@ const LFM2_LAYERS: Alternatives = &[
 const LFM2_NORMS: Alternatives =
     &[&[NameRow::norm(&["attn_norm"], "operator_norm"), NameRow::norm(&["ffn_norm"], "ffn_norm")]];
 
+/// Attention with a gate in the rows of its queries.
+const FULL_ATTENTION: &[NameRow] = &[Q, K, V, O, Q_NORM, K_NORM];
+const CONVOLUTION: &str = "linear_attn.conv1d.weight";
+/// Layers of Qwen 3.5 have full or linear attention. The norm of the latter is stored as it is.
+const QWEN35_ATTENTION: Alternatives = &[
+    FULL_ATTENTION,
+    &[
+        NameRow::of_linear(&["attn_qkv"], "linear_attn.in_proj_qkv", LinearPart::KeysAndValues),
+        NameRow::of_linear(&["attn_gate"], "linear_attn.in_proj_z", LinearPart::Values),
+        NameRow::of_linear(&["ssm_alpha"], "linear_attn.in_proj_a", LinearPart::Values),
+        NameRow::of_linear(&["ssm_beta"], "linear_attn.in_proj_b", LinearPart::Values),
+        NameRow::of_linear(&["ssm_conv1d.weight"], CONVOLUTION, LinearPart::Channels),
+        NameRow::of_linear(&["ssm_a"], "linear_attn.A_log", LinearPart::Logarithms),
+        NameRow::of_linear(&["ssm_dt.bias"], "linear_attn.dt_bias", LinearPart::Elements),
+        NameRow::matrix(&["ssm_norm"], "linear_attn.norm"),
+        NameRow::of_linear(&["ssm_out"], "linear_attn.out_proj", LinearPart::Columns),
+    ],
+];
+/// The same of Qwen3-Next, whose value heads have the order of Hugging Face.
+const QWEN3_NEXT_ATTENTION: Alternatives = &[
+    FULL_ATTENTION,
+    &[
+        NameRow::of_linear(&["attn_qkv", "attn_gate"], "linear_attn.in_proj_qkvz", LinearPart::Projections),
+        NameRow::matrix(&["ssm_ba"], "linear_attn.in_proj_ba"),
+        NameRow::tensor(&["ssm_conv1d.weight"], CONVOLUTION, RowValues::Channels),
+        NameRow::tensor(&["ssm_a"], "linear_attn.A_log", RowValues::Logarithms),
+        NameRow::tensor(&["ssm_dt.bias"], "linear_attn.dt_bias", RowValues::Same),
+        NameRow::matrix(&["ssm_norm"], "linear_attn.norm"),
+        NameRow::matrix(&["ssm_out"], "linear_attn.out_proj"),
+    ],
+];
+
 // MLPs.
 
 const DOWN: NameRow = NameRow::linear(&["ffn_down"], "mlp.down_proj");
@@ -298,19 +365,26 @@ const CORRECTION: NameRow = NameRow::tensor(&["exp_probs_b.bias"], "mlp.gate.e_s
 const SPARSE: &[NameRow] = &[ROUTER, GATES, UPS, DOWNS];
 const EXPERTS: Alternatives = &[SPARSE];
 const QWEN3_MLP: Alternatives = &[SPARSE, DENSE];
-const QWEN2_MLP: Alternatives = &[
-    &[
-        ROUTER,
-        GATES,
-        UPS,
-        DOWNS,
-        NameRow::row(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate"),
-        NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj"),
-        NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert.up_proj"),
-        NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj"),
-    ],
-    DENSE,
-];
+const SHARED_ROUTER: NameRow = NameRow::row(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate");
+const ONE_SHARED_GATE: NameRow = NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj");
+const ONE_SHARED_UP: NameRow = NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert.up_proj");
+const ONE_SHARED_DOWN: NameRow = NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj");
+const QWEN2_MLP: Alternatives =
+    &[&[ROUTER, GATES, UPS, DOWNS, SHARED_ROUTER, ONE_SHARED_GATE, ONE_SHARED_UP, ONE_SHARED_DOWN], DENSE];
+/// Experts as two tensors, in which the rows of the gate come before the rows of the up projection.
+const QWEN35_MLP: Alternatives = &[&[
+    ROUTER,
+    NameRow::tensor(
+        &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        "mlp.experts.gate_up_proj",
+        RowValues::Assembled(Assembly { order: RowOrder::Concatenated, ..PLAIN }),
+    ),
+    NameRow::tensor(&["ffn_down_exps.weight"], "mlp.experts.down_proj", RowValues::Same),
+    SHARED_ROUTER,
+    ONE_SHARED_GATE,
+    ONE_SHARED_UP,
+    ONE_SHARED_DOWN,
+]];
 const DEEPSEEK2_MLP: Alternatives = &[&[ROUTER, GATES, UPS, DOWNS, SHARED_GATE, SHARED_UP, SHARED_DOWN], DENSE];
 const DEEPSEEK3_MLP: Alternatives =
     &[&[ROUTER, CORRECTION, GATES, UPS, DOWNS, SHARED_GATE, SHARED_UP, SHARED_DOWN], DENSE];
@@ -404,7 +478,15 @@ const GPT_OSS_EXPERTS: Alternatives = &[&[
 
 impl ModelType {
     const fn new(name: &'static str, architecture: &'static str, layer: &'static [Alternatives]) -> Self {
-        Self { name, architecture, model: MODEL, layer, permutes_heads: false, adds_one_to_norms: false }
+        Self {
+            name,
+            architecture,
+            model: MODEL,
+            layer,
+            permutes_heads: false,
+            adds_one_to_norms: false,
+            has_sections: false,
+        }
     }
 
     const fn with(self, model: &'static [NameRow]) -> Self {
@@ -413,6 +495,10 @@ impl ModelType {
 
     const fn permuted(self) -> Self {
         Self { permutes_heads: true, ..self }
+    }
+
+    const fn with_sections(self) -> Self {
+        Self { has_sections: true, ..self }
     }
 
     const fn plus_one(self) -> Self {
@@ -493,5 +579,10 @@ pub(super) static MODEL_TYPES: &[ModelType] = &[
     .with(GEMMA4_MODEL),
     ModelType::new("lfm2", "lfm2", &[LFM2_NORMS, LFM2_LAYERS, LFM2_MLP]).with(LFM2_MODEL),
     ModelType::new("lfm2_moe", "lfm2moe", &[LFM2_NORMS, LFM2_LAYERS, LFM2_EXPERTS]).with(LFM2_MODEL),
+    ModelType::new("qwen3_next", "qwen3next", &[RENAMED_NORMS, QWEN3_NEXT_ATTENTION, QWEN2_MLP]).plus_one(),
+    ModelType::new("qwen3_5_text", "qwen35", &[RENAMED_NORMS, QWEN35_ATTENTION, MLP]).plus_one().with_sections(),
+    ModelType::new("qwen3_5_moe_text", "qwen35moe", &[RENAMED_NORMS, QWEN35_ATTENTION, QWEN35_MLP])
+        .plus_one()
+        .with_sections(),
     ModelType::new("stablelm", "stablelm", &[STABLELM_NORMS, ATTENTION, MLP]).with(MODEL_WITH_BIAS),
 ];

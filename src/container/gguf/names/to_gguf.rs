@@ -3,9 +3,9 @@
 use super::complete::{check_complete, unmapped, with_mrope};
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
-use super::table::{BIAS, HeadCount, MODEL_TYPES, ModelType, RowValues};
-use super::values::{ExpertCount, MetadataValue, ModelNumbers};
-use crate::blocks::Assembly;
+use super::table::{BIAS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
+use super::values::{ExpertCount, LINEAR_HEADS, LinearHeads, MetadataValue, ModelNumbers};
+use crate::blocks::{Assembly, ValueChange};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -43,9 +43,12 @@ impl GgufSource {
         }
     }
 
-    /// True if each value is one more than the stored value, in float32.
-    pub(crate) fn adds_one(&self) -> bool {
-        matches!(self, Self::Disassembled { assembly, .. } if assembly.is_less_one)
+    /// The change of the values of the assembled tensor, which is to be undone.
+    pub(crate) fn change(&self) -> ValueChange {
+        match self {
+            Self::Disassembled { assembly, .. } => assembly.change,
+            _ => ValueChange::None,
+        }
     }
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn to_gguf(
 ) -> Result<(&'static str, Vec<GgufTensor>)> {
     let model_type = row_of(model_type)?;
     let config = ModelNumbers { place: "config.json", value: config };
-    if config.has("mrope_section") {
+    if !model_type.has_sections && config.has("mrope_section") {
         return Err(with_mrope(model_type));
     }
     let (layers, experts) = (config.need("num_hidden_layers")?, ExpertCount::find(&config, &EXPERT_COUNTS)?);
@@ -183,11 +186,15 @@ impl GgufNaming<'_> {
 
     /// Adds a tensor that does not belong to a single expert.
     fn add_tensor(&mut self, index: usize, located: &Located, shape: &[u64]) -> Result<()> {
-        let assembly = located.assembly(self.model_type, |count| self.permuted_heads(located, shape, count))?;
+        let linear = located.row.is_of_linear_attention().then(|| LinearHeads::find(&self.config, LINEAR_HEADS));
+        let linear = linear.transpose()?;
+        let assembly = located.assembly(self.model_type, linear, |count| self.permuted_heads(located, shape, count))?;
         let Some(assembly) = assembly else {
             let source = GgufSource::Stored(index);
             let stored = match (&located.row.values, shape) {
-                (RowValues::Channels, [channels, 1, size]) => vec![*channels, *size],
+                (RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels), [channels, 1, size]) => {
+                    vec![*channels, *size]
+                }
                 _ => shape.to_vec(),
             };
             self.named.push(GgufTensor { name: located.stored(), shape: stored, source });
@@ -200,6 +207,8 @@ impl GgufNaming<'_> {
                 second: self.config.need("v_head_dim")?,
             },
             RowValues::Assembled(_) => ShapeDivision::Halves,
+            RowValues::LinearHeads(LinearPart::Projections) => ShapeDivision::Projections,
+            RowValues::LinearHeads(LinearPart::Channels) => ShapeDivision::Channels,
             _ => ShapeDivision::None,
         };
         for at in 0..located.row.stored.len() {

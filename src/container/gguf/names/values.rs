@@ -52,6 +52,46 @@ impl ModelNumbers<'_> {
     }
 }
 
+/// The heads of layers with linear attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinearHeads {
+    pub keys: u64,
+    /// Value heads of each key head.
+    pub each: u64,
+    pub key_size: u64,
+    pub value_size: u64,
+}
+
+/// The fields of a config for [`LinearHeads::find`].
+pub(super) const LINEAR_HEADS: [&str; 4] =
+    ["linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"];
+
+impl LinearHeads {
+    /// Most rows of all heads. It bounds products of the numbers.
+    const MOST: u64 = 1 << 40;
+
+    /// Returns the heads that these keys describe: the numbers of heads for keys and for values, and the rows of a head of
+    /// either kind.
+    pub(super) fn find(numbers: &ModelNumbers, names: [&str; 4]) -> Result<Self> {
+        let [keys, values, key_size, value_size] = names.map(|name| numbers.need(name));
+        Self::of([keys?, values?, key_size?, value_size?], numbers.place)
+    }
+
+    /// The same, of the numbers.
+    pub(super) fn of([keys, values, key_size, value_size]: [u64; 4], place: &str) -> Result<Self> {
+        let each = values.checked_div(keys).unwrap_or_default();
+        let rows = [(keys, key_size), (values, value_size)].map(|(heads, size)| heads.checked_mul(size));
+        if each == 0
+            || each * keys != values
+            || !rows.iter().all(|rows| rows.is_some_and(|rows| (1..Self::MOST).contains(&rows)))
+        {
+            let heads = format!("{keys} key heads of {key_size} and {values} value heads of {value_size}");
+            return Err(unmapped(format!("{place} has {heads} for linear attention, which do not fit")));
+        }
+        Ok(Self { keys, each, key_size, value_size })
+    }
+}
+
 /// Maximum number of experts in a layer. It bounds the number of names, and is eight times llama.cpp's maximum.
 const MAX_EXPERTS: u64 = 4096;
 

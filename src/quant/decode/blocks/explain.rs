@@ -2,7 +2,7 @@
 
 use super::rows::LineDecoder;
 use super::{BlockDecoder, SourceLine, TargetValues};
-use crate::blocks::BlockValue;
+use crate::blocks::{BlockValue, ValueChange};
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use crate::quant::decode::Explanation;
@@ -107,7 +107,9 @@ impl BlockDecoder {
 
     /// Explains a value, without its bits.
     pub(in crate::quant::decode) fn explain(&self, row: u64, column: u64, parts: &[&[u8]]) -> Explanation {
-        let (row, column) = if self.assembly.is_transposed {
+        let (row, column) = if self.assembly.orders_columns() {
+            (row, self.in_order(column, self.columns).1)
+        } else if self.assembly.is_transposed {
             (row / self.rows * self.columns + column, row % self.rows)
         } else {
             (row, column)
@@ -118,7 +120,7 @@ impl BlockDecoder {
         let block = source.blocks([matrix, line], column..column + 1, parts);
         let BlockValue { code, code_bits, number, scale, offset } =
             source.format.explain(block, (column % source.format.elements) as usize);
-        let one = self.assembly.is_less_one.then_some(1.0);
+        let one = (self.assembly.change == ValueChange::LessOne).then_some(1.0);
         let factor = self.factor(matrix, parts);
         // 0 stays 0, so that an infinite factor gives no NaN.
         let times_factor = |offset: f64| if offset == 0.0 { offset } else { offset * factor.map_or(1.0, f64::from) };

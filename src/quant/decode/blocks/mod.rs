@@ -11,7 +11,7 @@ use super::super::layout::Role;
 use super::super::parts::{BlockParameters, Parameters, Parts};
 use super::Arithmetic;
 use super::casts::cast;
-use crate::blocks::{Assembly, BlockFormat, RowOrder};
+use crate::blocks::{Assembly, BlockFormat, RowOrder, ValueChange};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -116,7 +116,7 @@ impl BlockDecoder {
             .collect();
         let (matrices, sources): (Vec<u64>, Vec<BlockPart>) = sources.ok_or_else(unfit)?.into_iter().unzip();
         let sizes: Vec<[u64; 2]> = sources.iter().map(|source| [source.rows, source.columns]).collect();
-        let size = assembly.size(&sizes).filter(|_| !(assembly.is_transposed && assembly.first_is_transposed));
+        let size = assembly.size(&sizes).filter(|_| sources.len() == 1 || !assembly.orders_columns());
         let [rows, columns] = size.ok_or_else(unfit)?;
         let matrices = matrices.iter().all(|count| *count == matrices[0]).then_some(matrices[0]).ok_or_else(unfit)?;
         if matrices.checked_mul(rows).and_then(|all| all.checked_mul(columns)) != Some(count) {
@@ -152,9 +152,9 @@ impl BlockDecoder {
 
     /// The only tensor of blocks, if the weight is not assembled from parts of others.
     pub(in crate::quant) fn only_source(&self) -> Option<(usize, &'static BlockFormat)> {
-        let Assembly { first_is_transposed, order, is_transposed, is_less_one, rows_are_elements: _ } = self.assembly;
-        let is_in_rows = matches!(order, RowOrder::Stored | RowOrder::Heads(_));
-        let is_plain = is_in_rows && !first_is_transposed && !is_transposed && !is_less_one;
+        let Assembly { first_is_transposed, order, is_transposed, change, rows_are_elements: _ } = self.assembly;
+        let is_in_rows = matches!(order, RowOrder::Stored | RowOrder::Heads(_) | RowOrder::Groups { .. });
+        let is_plain = is_in_rows && !first_is_transposed && !is_transposed && change == ValueChange::None;
         is_plain.then(|| (self.sources[0].part, self.sources[0].format))
     }
 
@@ -185,17 +185,47 @@ impl BlockDecoder {
                 rows.start / height * height * source.row_bytes
                     ..rows.end.next_multiple_of(height).min(self.rows * self.matrices) * source.row_bytes
             }
-            RowOrder::Alternating | RowOrder::Concatenated => return,
+            RowOrder::Alternating | RowOrder::Concatenated | RowOrder::Groups { .. } | RowOrder::Projections { .. } => {
+                return;
+            }
         };
     }
 
     /// Returns the line that holds a row of the assembled matrices, before they are transposed.
     fn line(&self, row: u64) -> SourceLine {
-        let Assembly { order, first_is_transposed, is_transposed, .. } = self.assembly;
+        let Assembly { first_is_transposed, is_transposed, .. } = self.assembly;
+        if self.assembly.orders_columns() {
+            return SourceLine { source: 0, matrix: row / self.rows, line: row % self.rows, is_column: false };
+        }
         let height = if is_transposed { self.columns } else { self.rows };
         let (matrix, row) = (row / height, row % height);
-        let (source, line) = match order {
+        let (source, line) = self.in_order(row, height);
+        SourceLine { source, matrix, line, is_column: first_is_transposed && source == 0 }
+    }
+
+    /// Returns the source that a row of an assembled matrix of this height comes from, and its row there.
+    fn in_order(&self, row: u64, height: u64) -> (usize, u64) {
+        match self.assembly.order {
             RowOrder::Stored => (0, row),
+            RowOrder::Groups { start, .. } if row < start => (0, row),
+            RowOrder::Groups { start, groups, each } => {
+                let size = (height - start) / (groups * each);
+                let (block, within) = ((row - start) / size, (row - start) % size);
+                (0, start + (block % each * groups + block / each) * size + within)
+            }
+            RowOrder::Projections { heads, key, value } => {
+                let size = 2 * (key + value);
+                let (head, within) = (row / size, row % size);
+                if within < key {
+                    (0, head * key + within)
+                } else if within < 2 * key {
+                    (0, (heads + head) * key + within - key)
+                } else if within < 2 * key + value {
+                    (0, 2 * heads * key + head * value + within - 2 * key)
+                } else {
+                    (1, head * value + within - 2 * key - value)
+                }
+            }
             RowOrder::Heads(heads) => {
                 let (size, half) = (height / heads, height / heads / 2);
                 let (head, within) = (row / size, row % size);
@@ -206,8 +236,7 @@ impl BlockDecoder {
                 let first = height - self.sources[1].rows;
                 if row < first { (0, row) } else { (1, row - first) }
             }
-        };
-        SourceLine { source, matrix, line, is_column: first_is_transposed && source == 0 }
+        }
     }
 
     /// Returns the stored blocks around some columns of a row, counted through all matrices, if

@@ -1,7 +1,7 @@
 //! Decodes rows of a weight in blocks.
 
 use super::{BlockDecoder, SourceLine};
-use crate::blocks::Assembly;
+use crate::blocks::{Assembly, ValueChange};
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use crate::quant::decode::buffers::SEGMENT;
@@ -24,7 +24,8 @@ impl BlockDecoder {
     ) -> DecodeTally {
         let mut tally = DecodeTally::default();
         let row_bytes = ((columns.end - columns.start) * u64::from(self.target.bits() / 8)) as usize;
-        let is_direct = self.lane == Dtype::Float32 && self.target != Dtype::Float64 && !self.assembly.is_less_one;
+        let is_direct = self.lane == Dtype::Float32 && self.target != Dtype::Float64;
+        let is_direct = is_direct && self.assembly.change == ValueChange::None && !self.assembly.orders_columns();
         let mut lines = LineDecoder::new(self, isa, parts, self.lane);
         let (mut row, mut out) = (rows.start, out);
         while row < rows.end {
@@ -42,7 +43,7 @@ impl BlockDecoder {
 
     /// True if a row of the weight is a column of a stored matrix.
     fn is_by_columns(&self, row: u64) -> bool {
-        self.assembly.is_transposed || self.line(row).is_column
+        !self.assembly.orders_columns() && (self.assembly.is_transposed || self.line(row).is_column)
     }
 
     /// Returns the end of the rows from `row` on that are decoded together: all with the same scale, if they are adjacent.
@@ -117,9 +118,7 @@ impl<'a> LineDecoder<'a> {
             self.fill(rows.clone(), now.clone());
             let width = (now.end - now.start) as usize * self.width();
             for (row, lane) in rows.clone().zip(self.tile.chunks_exact_mut(width)) {
-                if self.decoder.assembly.is_less_one {
-                    subtract_one(lane, self.lane);
-                }
+                change(lane, self.lane, self.decoder.assembly.change);
                 done(row, &now, lane);
             }
         }
@@ -156,6 +155,15 @@ impl<'a> LineDecoder<'a> {
             let (source, factor) = (&decoder.sources[source], decoder.factor(matrix, parts));
             source.format.decode(isa, source.blocks([matrix, line], columns, parts), factor, lane, out);
         };
+        if decoder.assembly.orders_columns() {
+            self.blocks.resize(decoder.columns as usize * width, 0);
+            decode(decoder.line(rows.start), 0..decoder.columns, &mut self.blocks);
+            for (column, value) in columns.zip(self.tile.chunks_exact_mut(width)) {
+                let (_, stored) = decoder.in_order(column, decoder.columns);
+                value.copy_from_slice(&self.blocks[stored as usize * width..][..width]);
+            }
+            return;
+        }
         if !decoder.is_by_columns(rows.start) {
             return decode(decoder.line(rows.start), columns, &mut self.tile);
         }
@@ -179,15 +187,21 @@ impl<'a> LineDecoder<'a> {
     }
 }
 
-/// Subtracts 1 from each value of a lane.
-fn subtract_one(lane: &mut [u8], dtype: Dtype) {
+/// Changes each value of a lane. Logarithms are computed in float64 and rounded once.
+fn change(lane: &mut [u8], dtype: Dtype, change: ValueChange) {
+    let changed: fn(f64) -> f64 = match change {
+        ValueChange::None => return,
+        // The sum of two values of float32 in float64 gives the same float32.
+        ValueChange::LessOne => |value| value - 1.0,
+        ValueChange::LogOfNegative => |value| (-value).ln(),
+    };
     if dtype == Dtype::Float64 {
         for value in lane.as_chunks_mut().0 {
-            *value = (f64::from_le_bytes(*value) - 1.0).to_le_bytes();
+            *value = changed(f64::from_le_bytes(*value)).to_le_bytes();
         }
     } else {
         for value in lane.as_chunks_mut().0 {
-            *value = (f32::from_le_bytes(*value) - 1.0).to_le_bytes();
+            *value = (changed(f32::from_le_bytes(*value).into()) as f32).to_le_bytes();
         }
     }
 }

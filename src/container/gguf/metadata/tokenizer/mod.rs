@@ -131,7 +131,7 @@ pub(super) fn add(
         let what = "its tokenizer has no pre-tokenizer that could be named";
         return Err(Error::usage(what).in_file(folder).without("pre_tokenizer"));
     }
-    if rule.kinds.contains(&TokenizerKind::ByteFallback)
+    if rule.has_space_setting
         && let Some(has_prefix) = writer.files.setting("add_prefix_space").and_then(serde_json::Value::as_bool)
     {
         keys.set("tokenizer.ggml.add_space_prefix", KeyValue::Flag(has_prefix));
@@ -143,7 +143,8 @@ pub(super) fn add(
         }
         TokenizerKind::ByteFallback | TokenizerKind::Gemma4 => writer.fallback(kind, keys)?,
     };
-    for row in rule.keys {
+    // Tokens of bytes have no spaces in front.
+    for row in rule.keys.iter().filter(|row| kind != TokenizerKind::Bpe || row.key != "add_space_prefix") {
         if let Some(value) = row.value(config)? {
             keys.set(&format!("tokenizer.ggml.{}", row.key), value);
         }

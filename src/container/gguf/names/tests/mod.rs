@@ -2,7 +2,7 @@ mod reverse;
 mod values;
 
 use super::*;
-use crate::blocks::RowOrder;
+use crate::blocks::{RowOrder, ValueChange};
 use crate::error::Kind;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -29,10 +29,24 @@ fn models() -> Vec<FixtureModel> {
         let keys =
             [("block_count", "layers"), ("attention.head_count", "heads"), ("attention.head_count_kv", "key_heads")];
         let integer = |key| MetadataValue::Integer(json[key].as_u64().unwrap());
+        // Key heads, value heads, and the rows of a head of either kind.
+        let linear = json.get("linear").map(|numbers| {
+            let [keys, values, key_size, value_size] = serde_json::from_value(numbers.clone()).unwrap();
+            [
+                ("ssm.group_count", keys),
+                ("ssm.time_step_rank", values),
+                ("ssm.state_size", key_size),
+                ("ssm.inner_size", values * value_size),
+            ]
+            .map(|(key, value)| (key, MetadataValue::Integer(value)))
+        });
+        let linear = linear.into_iter().flatten();
         FixtureModel {
             model_type: name.clone(),
             architecture: architecture.to_owned(),
-            metadata: keys.map(|(key, field)| (format!("{architecture}.{key}"), integer(field))).into(),
+            metadata: (keys.into_iter().map(|(key, field)| (key, integer(field))).chain(linear))
+                .map(|(key, value)| (format!("{architecture}.{key}"), value))
+                .collect(),
             tensors: shapes(&json["gguf"]),
             wanted: shapes(&json["hf"]).into_iter().collect(),
         }
@@ -206,7 +220,7 @@ fn queries_and_keys_of_llama_are_permuted_by_their_numbers_of_heads() {
 fn one_is_subtracted_from_weights_of_norms_only() {
     let less_one = |name: &str, tensor: &str| {
         let mapped = model(name).map();
-        matches!(&found(&mapped, tensor).source, MappedSource::Assembled { assembly, .. } if assembly.is_less_one)
+        matches!(&found(&mapped, tensor).source, MappedSource::Assembled { assembly, .. } if assembly.change == ValueChange::LessOne)
     };
     for name in ["gemma2", "gemma3_text", "nemotron"] {
         assert!(less_one(name, "model.norm.weight"), "{name}");
@@ -263,7 +277,7 @@ fn an_unknown_architecture_is_refused_with_the_others() {
         let start = "tcast has no Hugging Face names for the architecture 'bloom', only for llama, qwen2, qwen3, ";
         assert!(error.starts_with(start), "{error}");
         assert_eq!(error.matches("llama").count(), 1);
-        assert_eq!(error.matches(", ").count(), 33);
+        assert_eq!(error.matches(", ").count(), 36);
     }
 }
 

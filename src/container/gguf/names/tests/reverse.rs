@@ -28,6 +28,11 @@ fn convert_with(
             "num_key_value_heads" => "attention.head_count_kv",
             // In the fixture, both are 16 in all models that have them.
             "qk_nope_head_dim" | "v_head_dim" => return Some(MetadataValue::Integer(16)),
+            "linear_num_key_heads" => "ssm.group_count",
+            "linear_num_value_heads" => "ssm.time_step_rank",
+            "linear_key_head_dim" => "ssm.state_size",
+            // In the fixture, the heads of linear attention have 8 rows of values.
+            "linear_value_head_dim" => return Some(MetadataValue::Integer(8)),
             _ => return other(key),
         };
         model.metadata.get(&format!("{}.{key}", model.architecture)).copied()
