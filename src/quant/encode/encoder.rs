@@ -186,7 +186,7 @@ impl Encoder {
         let values = SourceType { dtype: Dtype::Float32, weight: WeightType::Float32, is_float64: false };
         let made = Self::with_geometry(layout, grid, geometry, values, options)?;
         let levels = (layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels))
-            .then(|| Levels::new(grid))
+            .then(|| Levels::new(grid, made.chooser.e4m3).ok_or(Unfit::Grid))
             .transpose()?;
         Ok(Self { source, rotation: options.rotation.map(|size| size as usize), levels, ..made })
     }
@@ -315,9 +315,9 @@ impl Encoder {
         self.rotation.map(|size| size as u64)
     }
 
-    /// True if values are rotated, so that codes of other layouts cannot be moved.
-    pub(crate) fn is_rotated(&self) -> bool {
-        self.rotation.is_some()
+    /// True if groups stand for levels, to which codes of other layouts cannot be moved.
+    pub(crate) fn has_levels(&self) -> bool {
+        self.levels.is_some()
     }
 
     /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.
