@@ -48,8 +48,9 @@ BLOCKS = {
 }
 NUMBERS = {"Q8_0": 8, "Q4_0": 2, "Q4_K": 12, "Q6_K": 14, "MXFP4": 39}
 GGUFS = [f"GGUF {name} -> bfloat16" for name in BLOCKS]
-# Schemes of `tcast quantize`.
-ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
+# Schemes of `tcast quantize`, and a layout if it is not the default: comfyui rotates int8.
+ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4",
+           "bfloat16 -> int8 in comfyui"]
 # Quantized weights whose codes move to another layout.
 MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
 OTHERS = ["PyTorch -> safetensors", "bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
@@ -432,8 +433,9 @@ class Bench:
 
     def encode(self, job):
         """The limit against tcast, with one thread and with two."""
-        source, scheme = self.source("bfloat16"), job.split(" -> ")[1]
-        command = [TCAST, "quantize", source, "--scheme", scheme, "-o", self.output, "-q"] + self.sync
+        source, (scheme, *layout) = self.source("bfloat16"), job.split(" -> ")[1].split(" in ")
+        options = ["--scheme", scheme, *(["--layout", *layout] if layout else [])]
+        command = [TCAST, "quantize", source, *options, "-o", self.output, "-q"] + self.sync
         # All scales of nvfp4 depend on the largest magnitude of the tensor.
         self.against_limit(job, source, command, reads_twice=scheme == "nvfp4")
 

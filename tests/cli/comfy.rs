@@ -100,6 +100,39 @@ fn weights_whose_columns_do_not_fit_a_rotation_are_named() {
     );
 }
 
+#[test]
+fn codes_of_rotated_weights_move_to_layers_with_the_same_rotation() {
+    let bench = Bench::with("comfy/quantized.safetensors", "s.safetensors");
+    let stored = tensors(&bench.path("s.safetensors"));
+    let values = |file: &str, layer: &str| {
+        bench.run(&format!("dequantize {file} --to float32 -o d.safetensors -f -q")).expect(0, "", "");
+        tensors(&bench.path("d.safetensors")).remove(&format!("m.{layer}.weight")).unwrap()
+    };
+    for (layer, options, format) in [
+        ("int4.rotated", "--scheme int8 --rotation 64", "int8_tensorwise"),
+        ("int8.rotated", "--scheme int8 --rotation 64", "int8_tensorwise"),
+        ("int8.plain", "--scheme int8 --rotation none", "int8_tensorwise"),
+        ("int4.rotated", "--scheme int8", "int8_tensorwise"),
+        ("int4.rotated", "", "convrot_w4a4"),
+        ("int8.plain", "", "int8_tensorwise"),
+    ] {
+        let parts = stored.keys().filter(|name| !name.starts_with(&format!("m.{layer}.")));
+        let dropped: String = parts.map(|name| format!(" --drop {name}")).collect();
+        bench.run(&format!("cast s.safetensors{dropped} -o one.safetensors -f -q")).expect(0, "", "");
+        let line = format!("quantize one.safetensors {options} --layout comfyui --only-exact -o q.safetensors -f -q");
+        let outcome = bench.run(&line);
+        assert_eq!(outcome.code, Some(0), "{line}: {}", outcome.stderr);
+        let found = tensors(&bench.path("q.safetensors"));
+        let description = String::from_utf8(found[&format!("m.{layer}.comfy_quant")].2.clone()).unwrap();
+        assert!(description.contains(format), "{description}");
+        assert!(values("one.safetensors", layer) == values("q.safetensors", layer), "{line}");
+        let line = line.replace(" --rotation 64", "").replace(" --rotation none", "");
+        let other = bench.run(&format!("{line} --rotation 16"));
+        assert_eq!(other.code, Some(1), "{line}: {}", other.stderr);
+        assert!(other.stderr.contains("its codes and scales cannot be moved to int"), "{}", other.stderr);
+    }
+}
+
 /// Decodes a layer with this description, four rows of 256 columns: the message of the error.
 fn decoded(description: &str, tensors: &[(&str, &str, &[u64])]) -> String {
     let bench = Bench::new();

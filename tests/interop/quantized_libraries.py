@@ -19,9 +19,10 @@ TOO_NEW = {"mxfp6"}  # for these versions
 SCHEMES = [
     ["fp8"], ["fp8-tensor"], ["fp8-block"], ["fp8-block", "--partial-blocks"], ["int8"], ["int8a16"],
     ["int8a16", "--group-size", "32"], ["int4"], ["int4", "--group-size", "32"], ["int4-asym"],
-    ["int4-asym", "--group-size", "32"], ["nvfp4"], ["mxfp4"], ["mxfp6"], ["mxfp8"],
+    ["int4-asym", "--group-size", "32"], ["int2"], ["int3"], ["int5"], ["int6"], ["int7"], ["int2-asym"],
+    ["int3-asym", "--group-size", "32"], ["int5-asym", "--group-size", "32"], ["int6-asym"], ["int7-asym"], ["nvfp4"], ["mxfp4"], ["mxfp6"], ["mxfp8"],
 ]
-SEARCHED = {"int4", "int4-asym", "nvfp4", "mxfp4"}
+SEARCHED = {"int2", "int4", "int4-asym", "nvfp4", "mxfp4"}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 LLAMA = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2}
 MIXED = ["--scheme", "fp8", "--rule", "*.mlp.*=nvfp4", "--rule", "lm_head.weight=fp8", "--rule", "*.o_proj.*=int4"]
@@ -156,30 +157,53 @@ def parses_pinned(version):
     parses(version, libraries, [scheme for scheme in SCHEMES if scheme[0] not in TOO_NEW])
 
 
+# A unit in the last place of a power of two, relative to it.
+PRECISION = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22}
+
+
+def close(found, wanted, dtype):
+    """True if values differ by the order of float32 sums alone: tcast adds the values of a rotated group in float64."""
+    found, wanted = found.double(), wanted.double()
+    largest = wanted.abs().amax(1, keepdim=True)
+    return bool(((found - wanted).abs() <= PRECISION[dtype] * wanted.abs() + 2e-6 * largest).all())
+
+
 @folder
-def kitchen_decodes(path, scheme, dtype):
+def kitchen_decodes(path, scheme, dtype, more=()):
     """Each weight in ComfyUI's layout is decoded by comfy-kitchen as by tcast; both know the padded shape only."""
     try:
         import comfy_kitchen
     except ImportError:
         raise Skip("comfy-kitchen is not installed") from None
     llama(path / "source", DTYPES[dtype])
-    tcast(path / "source", "--scheme", scheme, "--layout", "comfyui", "-q", "-o", path / "q", command="quantize")
+    tcast(path / "source", "--scheme", scheme, "--layout", "comfyui", *more, "-q", "-o", path / "q", command="quantize")
     tcast(path / "q", "--to", dtype, "-q", "-o", path / "values", command="dequantize")
     stored, ours, count = tensors_of(path / "q"), tensors_of(path / "values"), 0
     for name in [name for name in stored if name.endswith(".comfy_quant")]:
         module, wanted = name.removesuffix(".comfy_quant"), DTYPES[dtype]
-        kind = json.loads(bytes(stored[name].tolist()))["format"]
-        weight, scale = stored[f"{module}.weight"], stored[f"{module}.weight_scale"]
+        description = json.loads(bytes(stored[name].tolist()))
+        kind, size = description["format"], description.get("convrot_groupsize")
+        weight, scale = stored[f"{module}.weight"], stored.get(f"{module}.weight_scale")
         if kind == "nvfp4":
             found = comfy_kitchen.dequantize_nvfp4(weight, stored[f"{module}.weight_scale_2"], scale, wanted)
         elif kind == "mxfp8":
             found = comfy_kitchen.dequantize_mxfp8(weight, scale.view(torch.float8_e8m0fnu), wanted)
+        elif kind == "convrot_w4a4":
+            found = comfy_kitchen.dequantize_convrot_w4a4_weight(
+                weight, scale, convrot_groupsize=size, output_dtype=wanted)
+        elif kind == "asym_w4a8_int8":
+            found = comfy_kitchen.dequantize_w4a8_int8_weight(
+                weight, stored[f"{module}.weight_s_rel"], stored[f"{module}.weight_s_channel"],
+                stored.get(f"{module}.weight_codebook"), group_size=description["group_size"], convrot_groupsize=size,
+                output_dtype=wanted)
+        elif size:
+            found = torch.ops.comfy_kitchen.dequantize_int8_convrot_weight(weight, scale, size).to(wanted)
         elif kind == "int8_tensorwise":
             found = comfy_kitchen.dequantize_int8_simple(weight, scale).to(wanted)
         else:
             found = comfy_kitchen.dequantize_per_tensor_fp8(weight, scale, wanted)
-        assert equal_bits(ours[f"{module}.weight"], found), f"{module} {kind}"
+        own = ours[f"{module}.weight"]
+        assert close(own, found, dtype) if size else equal_bits(own, found), f"{module} {kind}"
         count += 1
     assert count >= 10, count
 
@@ -198,4 +222,10 @@ def tests():
     for scheme in ["fp8", "fp8-tensor", "int8", "nvfp4", "mxfp8"]:
         for dtype in DTYPES:
             yield f"comfy-kitchen decodes {scheme} of {dtype}", lambda case=(scheme, dtype): kitchen_decodes(*case)
+    for scheme, *more in [
+        ["int8", "--rotation", "none"], ["int4"], ["int4", "--rotation", "64"], ["w4a8"], ["w4a8", "--group-size", "32"],
+        ["w6a8"],
+    ]:
+        name = f"comfy-kitchen decodes {' '.join([scheme, *more])}"
+        yield name, lambda case=(scheme, "bfloat16", more): kitchen_decodes(*case)
     torch.set_num_threads(1)  # and no threads before the workers are forked

@@ -9,8 +9,8 @@ use crate::plan::quantization::CodesSource;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
-    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, Grid, Group, Layout, Modules, RowMap,
-    SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
+    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, Grid, Group, Layout, Modules,
+    RotationUse, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, Model};
 use crate::select::KeptReason;
@@ -36,6 +36,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => {
             symmetric != (grid.has_zero_points || layout == mlx::NAME)
         }
+        (CodeKind::Dtype(Dtype::Int4), CodeType::Int { bits: 4, symmetric }) => symmetric != grid.has_zero_points,
         (CodeKind::Dtype(dtype), CodeType::Float(own)) => dtype == own,
         (CodeKind::Centered(bits), CodeType::Int { bits: own, symmetric: true })
         | (CodeKind::Shifted(bits) | CodeKind::Offset(bits), CodeType::Int { bits: own, symmetric: false }) => {
@@ -150,15 +151,19 @@ impl<'p, 'a> Planner<'p, 'a> {
         encoders: &mut EncoderCache<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
         let found = &self.model.found.weights[weight];
+        let is_always = target.layout.row.rotation == RotationUse::Always;
+        if is_always && self.options.scheme.is_none() && decoder.rotation().is_none() {
+            return Err(Unfit::Grid);
+        }
         let has_full_precision = found.parameters.has_full_precision;
+        let rotation = self.rotation(target, Some(decoder));
         let own = self.encoding();
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
-        let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, ..own }, decoder.target());
+        let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, rotation, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..target.grid };
-            let key = (target.scheme.name, grid, shape, dtype, has_full_precision);
-            let new =
-                || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options, true).map(Arc::new);
+            let key = (target.scheme.name, grid, shape, dtype, has_full_precision, rotation);
+            let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
             encoders.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(target.layout.row, &target.grid, decoder.grid().scale)).ok();

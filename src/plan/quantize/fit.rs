@@ -8,7 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
-    CodeType, EncodeOptions, Encoder, Group, RotationUse, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
+    CodeType, Decoder, EncodeOptions, Encoder, Group, Rotation, RotationUse, ScaleChoice, Scheme, TargetGrid, Unfit,
+    Zeros, codes_in_words,
 };
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -17,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
-/// weight, and whether it is multiplied in full precision.
+/// weight, whether it is multiplied in full precision, and the columns that are rotated together.
 pub(super) type EncoderCache<'k> =
-    HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
+    HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool, Option<u64>), Result<Arc<Encoder>, Unfit>>;
 
 /// Weight that a rule names and that does not fit the groups of its scheme.
 struct NamedMisfit {
@@ -42,11 +43,17 @@ impl Planner<'_, '_> {
                 (WeightValues::Coded(decoder, _), Some(weight)) => {
                     self.fit_coded(target, shape, (weight, decoder), &mut encoders)
                 }
-                _ => encoders
-                    .entry((target.scheme.name, target.grid, shape, *dtype, false))
-                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.encoding(), false).map(Arc::new))
-                    .clone()
-                    .map(|encoder| (encoder, None)),
+                _ => {
+                    let rotation = self.rotation(target, None);
+                    encoders
+                        .entry((target.scheme.name, target.grid, shape, *dtype, false, rotation))
+                        .or_insert_with(|| {
+                            let options = EncodeOptions { rotation, ..self.encoding() };
+                            self.encoder(target, shape, *dtype, options).map(Arc::new)
+                        })
+                        .clone()
+                        .map(|encoder| (encoder, None))
+                }
             };
             match made {
                 Ok((encoder, of_codes)) => (target.encoder, *exact) = (Some(encoder), of_codes),
@@ -110,14 +117,26 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Makes the encoder for weights of this shape; fails if engines would not load the result.
+    /// Returns the columns that are rotated together if the layout has a rotation. A quantized weight stays as it is unless
+    /// the options name a rotation, so that its codes can be moved.
+    pub(super) fn rotation(&self, target: &SchemeTarget, decoder: Option<&Decoder>) -> Option<u64> {
+        let own = decoder.and_then(Decoder::rotation);
+        let is_optional = target.layout.row.rotation == RotationUse::Optional;
+        match self.options.rotation {
+            Some(rotation) => rotation.columns(),
+            None if own.is_some() || decoder.is_some() && is_optional => own,
+            None => Rotation::default().columns(),
+        }
+    }
+
+    /// Makes the encoder for weights of this shape; fails if engines would not load the result. Weights whose columns do not
+    /// fit the rotation of `options` stay unrotated if the layout allows it.
     pub(super) fn encoder(
         &self,
         target: &SchemeTarget,
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,
-        is_coded: bool,
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
             let multiples = match (target.grid.group, target.grid.codes) {
@@ -137,14 +156,8 @@ impl Planner<'_, '_> {
                 return Err(Unfit::Rows { rows, multiple: multiples[0] });
             }
         }
-        let size = self.options.rotation.unwrap_or_default().columns();
         let columns = shape.last().copied().unwrap_or_default();
-        let rotation = match target.layout.row.rotation {
-            // Codes can be moved to rows that are not rotated.
-            RotationUse::Optional if is_coded => None,
-            RotationUse::Always if self.options.scheme.is_none() => return Err(Unfit::Grid),
-            usage => usage.of_rows(size, columns),
-        };
+        let rotation = target.layout.row.rotation.of_rows(options.rotation, columns);
         let options = EncodeOptions { rotation, ..options };
         let new = |options| Encoder::new(target.layout.row, &target.grid, shape, dtype, options);
         match new(options) {

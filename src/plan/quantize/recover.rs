@@ -148,7 +148,7 @@ impl<'a> Planner<'_, 'a> {
         let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
             let narrow = SchemeTarget { grid, ..target.clone() };
-            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options, true).ok()?;
+            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
             Some(recoverer(Arc::new(narrow), origin))
         };
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()

@@ -106,7 +106,7 @@ impl DecodeGeometry {
 
 /// Converts codes of fewer than 8 bits, one per byte, to numbers of 8 bits: extends the sign of signed codes.
 #[inline(always)]
-pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
+pub(in crate::quant) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     let spare = 8 - dtype.bits().min(8);
     if dtype.class() == (Class::Int { signed: true }) && spare > 0 {
         for code in codes {

@@ -14,7 +14,7 @@ mod fused;
 pub(super) mod geometry;
 mod group_index;
 mod lanes;
-mod linear;
+pub(super) mod linear;
 pub(super) mod rows;
 pub(super) mod scales;
 mod segment;
@@ -227,6 +227,15 @@ impl Decoder {
         match &self.method {
             Method::Steps(steps) => steps.target,
             Method::Blocks(blocks) => blocks.target,
+        }
+    }
+
+    /// The columns that are rotated together; `None` if values are not rotated.
+    #[must_use]
+    pub fn rotation(&self) -> Option<u64> {
+        match &self.method {
+            Method::Steps(steps) => steps.rotation.map(|size| size as u64),
+            Method::Blocks(_) => None,
         }
     }
 

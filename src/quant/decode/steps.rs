@@ -87,7 +87,7 @@ pub(in crate::quant) struct DecodeSteps {
     pub(in crate::quant) geometry: DecodeGeometry,
     pub(super) target: Dtype,
     /// The type of unpacked codes.
-    pub(super) code_dtype: Dtype,
+    pub(in crate::quant) code_dtype: Dtype,
     pub(super) arithmetic: Arithmetic,
     pub(in crate::quant) rotation: Option<usize>,
     pub(super) widening: CodeDecoding,

@@ -1,15 +1,16 @@
 //! The encoder of a weight: its storage, the choice of its scales, and the loop for its values, determined once.
 
 use super::super::decode::Arithmetic;
-use super::super::layout::{Group, Layout, Packing, RotationUse};
+use super::super::layout::{Layout, Packing, RotationUse};
 use super::super::parts::LinearAxis;
 use super::super::rotation::is_rotation;
 use super::super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::formula::{BoundsFormula, Formula, Quotient};
-use super::geometry::{EncodeGeometry, EncodedPart, LEVELS, Unfit};
+use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{CodeRounding, Division, LANES};
+use super::levels::Levels;
 use super::narrow;
 use super::rounding::WeightType;
 use super::search::ScaleSearch;
@@ -69,33 +70,6 @@ pub(super) enum SegmentLoop {
     Fused,
     /// Like `Fused`, but in lanes of 16 bits if errors are not needed: see [`narrow`](super::narrow).
     Narrow,
-}
-
-/// The largest of the 63 levels of 6 bits, which are evenly spaced.
-pub(super) const MOST: f32 = 31.0;
-
-/// Number of levels of 6 bits.
-pub(super) const EVEN: usize = 63;
-
-/// The levels of a weight, for the encoder.
-pub(super) struct Levels {
-    pub(super) table: Vec<f32>,
-    /// Number of values in a group.
-    pub(super) group: usize,
-    pub(super) e4m3: Minifloat,
-}
-
-impl Levels {
-    fn new(grid: &TargetGrid) -> Result<Self, Unfit> {
-        let Group::Neighbours(group) = grid.group else { return Err(Unfit::Grid) };
-        let table = match grid.codes {
-            CodeType::Int { bits: 4, .. } => LEVELS.to_vec(),
-            // Kernels read six bits of 16 values at a time.
-            CodeType::Int { bits: 6, .. } if group.is_multiple_of(16) => (0..EVEN).map(|at| at as f32 - MOST).collect(),
-            _ => return Err(Unfit::Grid),
-        };
-        Ok(Self { table, group: group as usize, e4m3: minifloat(Dtype::Float8E4M3FN)? })
-    }
 }
 
 pub(super) fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
@@ -212,7 +186,7 @@ impl Encoder {
         let values = SourceType { dtype: Dtype::Float32, weight: WeightType::Float32, is_float64: false };
         let made = Self::with_geometry(layout, grid, geometry, values, options)?;
         let levels = (layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels))
-            .then(|| Levels::new(grid))
+            .then(|| Levels::new(grid, made.chooser.e4m3).ok_or(Unfit::Grid))
             .transpose()?;
         Ok(Self { source, rotation: options.rotation.map(|size| size as usize), levels, ..made })
     }
@@ -341,9 +315,9 @@ impl Encoder {
         self.rotation.map(|size| size as u64)
     }
 
-    /// True if values are rotated, so that codes of other layouts cannot be moved.
-    pub(crate) fn is_rotated(&self) -> bool {
-        self.rotation.is_some()
+    /// True if groups stand for levels, to which codes of other layouts cannot be moved.
+    pub(crate) fn has_levels(&self) -> bool {
+        self.levels.is_some()
     }
 
     /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.

@@ -5,16 +5,11 @@ use super::super::layout::{
 };
 use super::super::rules::ScaleShape;
 use super::super::scheme::{CodeType, TargetGrid};
+use super::levels::LEVELS;
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use std::fmt;
 use std::ops::Range;
-
-/// The levels of 4 bits that comfy-kitchen uses unless it fits others to a tensor: `_FROZEN_LUT`.
-pub(super) const LEVELS: [f32; 16] = [
-    -0.980_602, -0.794_529, -0.638_165, -0.500_986, -0.377_321, -0.263_187, -0.155_210, -0.050_720, 0.052_541,
-    0.156_985, 0.265_284, 0.379_533, 0.502_636, 0.638_953, 0.794_876, 0.980_671,
-];
 
 /// Reason why a grid cannot take a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,21 +3,35 @@
 //!
 //! The sums of the library are float32, in an order that depends on the machine; here they are float64, rounded once.
 
-use super::super::rotation::rotate_float32s;
-use super::encoder::{EVEN, Encoder, Levels, MOST};
-use super::extremes::{Extremes, INFINITY, first_special, largest};
-use super::lanes;
-use super::rounding::WeightType;
-use super::tally::EncodeTally;
-use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop};
-use std::ops::Range;
+use super::super::layout::Group;
+use super::super::scheme::{CodeType, TargetGrid};
+use crate::kernel::Minifloat;
+
+/// The levels of 4 bits that comfy-kitchen uses unless it fits others to a tensor: `_FROZEN_LUT`.
+pub(super) const LEVELS: [f32; 16] = [
+    -0.980_602, -0.794_529, -0.638_165, -0.500_986, -0.377_321, -0.263_187, -0.155_210, -0.050_720, 0.052_541,
+    0.156_985, 0.265_284, 0.379_533, 0.502_636, 0.638_953, 0.794_876, 0.980_671,
+];
+
+/// The largest of the 63 levels of 6 bits, which are evenly spaced.
+const MOST: f32 = 31.0;
+
+/// Number of levels of 6 bits.
+const EVEN: usize = 63;
 
 /// The smallest scale of a group or a row, and the smallest sum of squares.
 const LEAST: f32 = 1e-8;
 
 /// The largest scale of a group.
 const MOST_E4M3: f32 = 448.0;
+
+/// The levels of a weight, for the encoder.
+pub(super) struct Levels {
+    pub(super) table: Vec<f32>,
+    /// Number of values in a group.
+    pub(super) group: usize,
+    pub(super) e4m3: Minifloat,
+}
 
 /// A group while its scale is chosen.
 #[derive(Clone, Default)]
@@ -29,13 +43,25 @@ struct Chosen {
 }
 
 impl Levels {
-    fn is_even(&self) -> bool {
+    /// Returns the levels of a grid, whose scales are `e4m3`; `None` if it has none.
+    pub(super) fn new(grid: &TargetGrid, e4m3: Minifloat) -> Option<Self> {
+        let Group::Neighbours(group) = grid.group else { return None };
+        let table = match grid.codes {
+            CodeType::Int { bits: 4, .. } => LEVELS.to_vec(),
+            // Kernels read six bits of 16 values at a time.
+            CodeType::Int { bits: 6, .. } if group.is_multiple_of(16) => (0..EVEN).map(|at| at as f32 - MOST).collect(),
+            _ => return None,
+        };
+        Some(Self { table, group: group as usize, e4m3 })
+    }
+
+    pub(super) fn is_even(&self) -> bool {
         self.table.len() == EVEN
     }
 
     /// Returns the levels of a group with this scale, as integers.
     #[inline(always)]
-    fn grid(&self, scale: f32, grid: &mut [f32]) {
+    pub(super) fn grid(&self, scale: f32, grid: &mut [f32]) {
         for (out, level) in grid.iter_mut().zip(&self.table) {
             *out = (level * scale).round_ties_even().clamp(-127.0, 127.0);
         }
@@ -43,7 +69,7 @@ impl Levels {
 
     /// Encodes a row: the indices of levels, and the E4M3 codes of the scales of groups. Returns the scale of the row.
     #[inline(always)]
-    fn row(&self, values: &[f32], indices: &mut [u8], scales: &mut [u8]) -> f32 {
+    pub(super) fn row(&self, values: &[f32], indices: &mut [u8], scales: &mut [u8]) -> f32 {
         // 1. The scale of each group that fits its levels best, and the largest of all their multiples.
         let mut of_groups = vec![0.0; scales.len()];
         let mut most = 0.0_f32;
@@ -134,180 +160,4 @@ fn nearest(value: f32, levels: &[f32]) -> u8 {
     let (below, above) = (above.saturating_sub(1), above.min(levels.len() - 1));
     let is_above = (value - levels[above]).abs() < (value - levels[below]).abs();
     (if is_above { above } else { below }) as u8
-}
-
-/// Encodes rows of levels: their values are float32.
-struct EncodeLevels<'a, 'o> {
-    encoder: &'a Encoder,
-    levels: &'a Levels,
-    rows: Range<u64>,
-    values: &'a [f32],
-    outputs: &'a mut [&'o mut [u8]],
-    tally: &'a mut EncodeTally,
-}
-
-impl Loop for EncodeLevels<'_, '_> {
-    type Result = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { encoder, levels, rows, values, outputs, tally } = self;
-        let geometry = &encoder.geometry;
-        let (columns, stride) = (geometry.columns as usize, geometry.stride as usize);
-        let groups = geometry.grid[1] as usize;
-        let (mut indices, mut grid) = (vec![0; columns], vec![0.0; levels.table.len()]);
-        for (at, values) in values.chunks_exact(columns).enumerate() {
-            let scales = &mut outputs[1][at * groups..][..groups];
-            let row = levels.row(values, &mut indices, scales);
-            outputs[2][4 * at..][..4].copy_from_slice(&row.to_le_bytes());
-            if !tally.skips_errors {
-                let first = (rows.start + at as u64) * geometry.columns;
-                let scales = &outputs[1][at * groups..][..groups];
-                measure(levels, values, (&indices, scales, row), &mut grid, first, tally);
-            }
-            // The codes of 6 bits start at 1.
-            if levels.is_even() {
-                for index in &mut indices {
-                    *index += 1;
-                }
-            }
-            store(&indices, geometry.bits == 6, &mut outputs[0][at * stride..][..stride]);
-        }
-        tally.values += values.len() as u64;
-    }
-}
-
-/// Adds the errors of a row.
-#[inline(always)]
-fn measure(
-    levels: &Levels,
-    values: &[f32],
-    (indices, scales, row): (&[u8], &[u8], f32),
-    grid: &mut [f32],
-    first: u64,
-    tally: &mut EncodeTally,
-) {
-    let (mut signal, mut noise) = (0.0, 0.0);
-    let groups = values.chunks(levels.group).zip(indices.chunks(levels.group)).zip(scales);
-    for (group, ((values, indices), scale)) in groups.enumerate() {
-        levels.grid(f32::from_bits(levels.e4m3.widen(u32::from(*scale))), grid);
-        for (at, (value, index)) in values.iter().zip(indices).enumerate() {
-            let (wide, error) = (f64::from(*value), f64::from(grid[usize::from(*index)] * row) - f64::from(*value));
-            signal += wide * wide;
-            noise += error * error;
-            let place = first + (group * levels.group + at) as u64;
-            if tally.needs_place(error.abs(), place) {
-                tally.take_error(error.abs(), Some(place));
-            }
-        }
-    }
-    tally.take_errors(signal, noise);
-}
-
-/// Stores the codes of a row: the low four bits of all, and then the upper two bits.
-#[inline(always)]
-fn store(codes: &[u8], has_upper: bool, out: &mut [u8]) {
-    for (out, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
-        *out = pair[0] & 15 | pair[1] << 4;
-    }
-    if has_upper {
-        for (out, codes) in out[codes.len() / 2..].iter_mut().zip(codes.as_chunks::<4>().0) {
-            *out = codes[0] >> 4 | codes[1] >> 4 << 2 | codes[2] >> 4 << 4 | codes[3] >> 4 << 6;
-        }
-    }
-}
-
-/// Widens some rows, and rotates them.
-struct Rotate<'a> {
-    source: Dtype,
-    bytes: &'a [u8],
-    size: usize,
-    values: &'a mut [f32],
-    lane: &'a mut [[u8; 4]],
-    wide: &'a mut [[u8; 8]],
-}
-
-impl Loop for Rotate<'_> {
-    type Result = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { source, bytes, size, values, lane, wide } = self;
-        match WeightType::new(source) {
-            Some(weight) => lanes::widen(weight, bytes, values),
-            None => {
-                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                    *value = f64::from_le_bytes(*bytes) as f32;
-                }
-            }
-        }
-        for (lane, value) in lane.iter_mut().zip(&*values) {
-            *lane = value.to_le_bytes();
-        }
-        rotate_float32s(lane, wide, size);
-        for (value, lane) in values.iter_mut().zip(&*lane) {
-            *value = f32::from_le_bytes(*lane);
-        }
-    }
-}
-
-impl Encoder {
-    /// Widens and rotates rows, a few at a time, and encodes them.
-    pub(super) fn encode_rotated(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        source: &[u8],
-        outputs: &mut [&mut [u8]],
-        tally: &mut EncodeTally,
-    ) {
-        /// Values that are rotated at a time: they stay in the second-level cache.
-        const PIECE: u64 = 1 << 14;
-        let Some(size) = self.rotation else { return };
-        let columns = self.geometry.columns;
-        let step = (PIECE / columns).max(1);
-        let count = (step * columns) as usize;
-        let (mut values, mut lane, mut wide) = (vec![0.0; count], vec![[0; 4]; count], vec![[0; 8]; count]);
-        let mut rest: Vec<&mut [u8]> = outputs.iter_mut().map(|out| &mut **out).collect();
-        let width = self.source.bits() as usize / 8;
-        for start in (rows.start..rows.end).step_by(step as usize) {
-            let end = rows.end.min(start + step);
-            let bytes = &source[((start - rows.start) * columns) as usize * width..];
-            let count = ((end - start) * columns) as usize;
-            let bytes = &bytes[..count * width];
-            let mut now: Vec<&mut [u8]> = Vec::new();
-            for (rest, range) in rest.iter_mut().zip(self.part_ranges(start..end)) {
-                let (first, others) = std::mem::take(rest).split_at_mut((range.end - range.start) as usize);
-                now.push(first);
-                *rest = others;
-            }
-            let (values, lane) = (&mut values[..count], &mut lane[..count]);
-            isa.run(Rotate { source: self.source, bytes, size, values, lane, wide: &mut wide[..count] });
-            // The rotation spreads an infinite value or NaN over a group.
-            let special = match WeightType::new(self.source) {
-                Some(weight) if largest(weight, bytes) >= INFINITY => first_special(weight, bytes).map(|at| at / width),
-                Some(_) => None,
-                None => values.iter().position(|value| !value.is_finite()),
-            };
-            if let Some(at) = special {
-                tally.take_special(Some(start * columns + at as u64));
-                for out in &mut now {
-                    out.fill(0);
-                }
-                continue;
-            }
-            match &self.levels {
-                Some(levels) => {
-                    for (part, out) in self.geometry.parts.iter().zip(&mut now) {
-                        if let Some(bytes) = part.fixed().filter(|_| !out.is_empty()) {
-                            out.copy_from_slice(bytes);
-                        }
-                    }
-                    let rows = start..end;
-                    isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
-                }
-                None => self.encode_values(isa, start..end, lane.as_flattened(), &Extremes::default(), &mut now, tally),
-            }
-        }
-    }
 }

@@ -25,6 +25,7 @@ mod levels;
 mod linear;
 mod narrow;
 mod recover;
+mod rotated;
 mod rounded;
 mod rounding;
 mod rows;
@@ -90,7 +91,7 @@ impl Encoder {
         );
         let lengths = self.part_ranges(rows.clone()).into_iter().map(|range| range.end - range.start);
         assert!(lengths.eq(outputs.iter().map(|out| out.len() as u64)), "outputs are as long as the rows need");
-        if self.is_rotated() {
+        if self.rotation().is_some() {
             self.encode_rotated(isa, rows, source, outputs, tally);
         } else if !rows.is_empty() {
             self.encode_values(isa, rows, source, extremes, outputs, tally);

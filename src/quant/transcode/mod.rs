@@ -86,7 +86,7 @@ impl Transcoder {
         parts: &[&[u8]],
         shared: &SharedTables,
     ) -> Result<Option<Self>> {
-        if encoder.is_rotated() {
+        if encoder.rotation() != decoder.rotation() || encoder.has_levels() {
             return Ok(None);
         }
         let keeps_blocks = encoder.has_global_scale() && decoder.has_global_scale();

@@ -2,6 +2,7 @@
 
 use super::super::decode::buffers::global_scale;
 use super::super::decode::geometry::DecodeGeometry;
+use super::super::decode::linear::extend_signs;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::decode::{BlockDecoder, Decoder, Method};
@@ -73,8 +74,7 @@ impl SourceGrid {
             }
         };
         let (layout, geometry) = (steps.layout, &steps.geometry);
-        let is_other = steps.rotation.is_some()
-            || geometry.nested.is_some()
+        let is_other = geometry.nested.is_some()
             || matches!(layout.codes.values, CodeValues::Map | CodeValues::Levels)
             || layout.zeros == Zeros::Added
             || matches!(layout.codes.packing, Packing::Flat | Packing::Stream)
@@ -94,7 +94,8 @@ impl SourceGrid {
             block[1] = size;
         }
         let half = 1_u32 << (geometry.bits - 1);
-        let codes: Vec<u8> = (0..=255_u8).take(1 << geometry.bits).collect();
+        let mut codes: Vec<u8> = (0..=255_u8).take(1 << geometry.bits).collect();
+        extend_signs(&mut codes, steps.code_dtype);
         let mut numbers = vec![[0; 4]; codes.len()];
         widen(steps, &codes, &[[0; 4]; 16], &mut numbers);
         // Centered codes are shifted by widening, other codes only by their zero point.
@@ -105,7 +106,7 @@ impl SourceGrid {
             numbers[half as usize] = -0.0; // so that the code stays the same
         }
         let is_integer = match layout.codes.values {
-            CodeValues::Unsigned => true,
+            CodeValues::Unsigned | CodeValues::Signed(_) => true,
             CodeValues::Stored => matches!(geometry.codes.dtype.class(), Class::Int { .. }),
             _ => false,
         };
