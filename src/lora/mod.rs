@@ -26,7 +26,7 @@ pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, Rules, Storage};
+use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -149,25 +149,29 @@ impl Merges {
 pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     let count = bytes.len() / (dtype.bits() as usize / 8);
     values.resize(count, 0.0);
-    match dtype {
-        Dtype::Float64 => {
-            values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
-        }
-        Dtype::Float32 => {
-            let numbers = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.into());
-        }
-        Dtype::Bfloat16 => {
-            let halves = bytes.as_chunks().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-            values.iter_mut().zip(halves).for_each(|(value, half)| *value = f32::from_bits(half << 16).into());
-        }
-        _ => {
-            let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
-            let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
-            let mut wide = vec![0; 8 * count];
-            kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
-            widen(Dtype::Float64, &wide, values);
-        }
+    if matrix::is_plain(dtype) {
+        return Isa::chosen().run(Widen { dtype, bytes, values });
+    }
+    let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
+    let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
+    let mut wide = vec![0; 8 * count];
+    kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
+    widen(Dtype::Float64, &wide, values);
+}
+
+struct Widen<'w> {
+    dtype: Dtype,
+    bytes: &'w [u8],
+    values: &'w mut [f64],
+}
+
+impl Loop for Widen<'_> {
+    type Result = ();
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn run(self) {
+        matrix::read_plain(self.dtype, self.bytes, 0, 1, self.values);
     }
 }
 
