@@ -2,8 +2,8 @@
 
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
+use crate::kernel::half::{bfloat16, float16};
 use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
-use half::{bf16, f16};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -62,6 +62,8 @@ impl Matrix {
     }
 
     /// Reads some columns of a row.
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
     pub(super) fn read(&self, row: u64, columns: Range<u64>, out: &mut [f64]) {
         let first = (self.offset + row * self.steps[0] + columns.start * self.steps[1]) as usize;
         let step = self.steps[1] as usize;
@@ -70,13 +72,7 @@ impl Matrix {
                 out.iter_mut().enumerate().for_each(|(at, value)| *value = values[first + at * step]);
             }
             MatrixElements::Stored { file, index, start, dtype } => {
-                let bytes = &file.shards[0].files[*index][*start..];
-                match dtype {
-                    Dtype::Float64 => gather(bytes, first, step, out, f64::from_le_bytes),
-                    Dtype::Float32 => gather(bytes, first, step, out, |it| f32::from_le_bytes(it).into()),
-                    Dtype::Float16 => gather(bytes, first, step, out, |it| f16::from_le_bytes(it).to_f64()),
-                    _ => gather(bytes, first, step, out, |it| bf16::from_le_bytes(it).to_f64()),
-                }
+                read_plain(*dtype, &file.shards[0].files[*index][*start..], first, step, out);
             }
         }
     }
@@ -108,6 +104,20 @@ pub(super) fn is_plain(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float64 | Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
 }
 
+/// Reads elements of a plain type from one on, each `step` elements behind the one before.
+#[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+#[inline(always)]
+pub(super) fn read_plain(dtype: Dtype, bytes: &[u8], first: usize, step: usize, out: &mut [f64]) {
+    match dtype {
+        Dtype::Float64 => gather(bytes, first, step, out, f64::from_le_bytes),
+        Dtype::Float32 => gather(bytes, first, step, out, |it| f32::from_le_bytes(it).into()),
+        Dtype::Float16 => gather(bytes, first, step, out, |it| float16(u16::from_le_bytes(it)).into()),
+        _ => gather(bytes, first, step, out, |it| bfloat16(u16::from_le_bytes(it)).into()),
+    }
+}
+
+#[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+#[inline(always)]
 fn gather<const N: usize>(bytes: &[u8], first: usize, step: usize, out: &mut [f64], widen: impl Fn([u8; N]) -> f64) {
     let (elements, _) = bytes.as_chunks::<N>();
     if step == 1 {
@@ -154,6 +164,16 @@ impl Delta {
         }
     }
 
+    /// Adds some rows and columns, each element times a factor, to values in row-major order.
+    pub(super) fn add(&self, factor: f64, rows: Range<u64>, columns: Range<u64>, values: &mut [f64]) {
+        if let Self::Product(left, right) = self {
+            return multiply(left, right, rows, columns, Some(factor), values);
+        }
+        let mut computed = vec![0.0; values.len()];
+        self.fill(rows, columns, &mut computed);
+        values.iter_mut().zip(&computed).for_each(|(value, delta)| *value += factor * delta);
+    }
+
     /// Computes some rows and columns, in row-major order.
     pub(super) fn fill(&self, rows: Range<u64>, columns: Range<u64>, out: &mut [f64]) {
         let width = (columns.end - columns.start) as usize;
@@ -166,7 +186,7 @@ impl Delta {
                     matrix.read(row, columns.clone(), out);
                 }
             }
-            Self::Product(left, right) => multiply(left, right, rows, columns, out),
+            Self::Product(left, right) => multiply(left, right, rows, columns, None, out),
             Self::Elementwise(both) => {
                 let mut other = vec![0.0; out.len()];
                 both[0].fill(rows.clone(), columns.clone(), out);
@@ -210,49 +230,64 @@ impl Delta {
 /// Number of columns whose sums are computed together: they stay in registers.
 const TILE: usize = 32;
 
-/// Computes some rows and columns of a product.
-fn multiply(left: &Matrix, right: &Matrix, rows: Range<u64>, columns: Range<u64>, out: &mut [f64]) {
-    let (inner, width) = (left.columns as usize, (columns.end - columns.start) as usize);
-    let mut factors = vec![0.0; (rows.end - rows.start) as usize * inner];
-    for (row, out) in rows.zip(factors.chunks_exact_mut(inner.max(1))) {
+/// Computes some rows and columns of a product. With a factor, adds the product times the factor to `out`.
+fn multiply(
+    left: &Matrix,
+    right: &Matrix,
+    rows: Range<u64>,
+    columns: Range<u64>,
+    factor: Option<f64>,
+    out: &mut [f64],
+) {
+    let inner = left.columns as usize;
+    if columns.is_empty() {
+        return;
+    }
+    let mut left_rows = vec![0.0; (rows.end - rows.start) as usize * inner];
+    for (row, out) in rows.zip(left_rows.chunks_exact_mut(inner.max(1))) {
         left.read(row, 0..left.columns, out);
     }
-    let mut tile = vec![[0.0; TILE]; inner];
-    for start in (0..width).step_by(TILE) {
-        let count = TILE.min(width - start);
-        let from = columns.start + start as u64;
-        for (row, out) in (0..right.rows).zip(&mut tile) {
-            right.read(row, from..from + count as u64, &mut out[..count]);
-        }
-        Isa::chosen().run(MultiplyTile { factors: &factors, tile: &tile, out, width, start, count });
-    }
+    let tile = &mut vec![[0.0; TILE]; inner];
+    Isa::chosen().run(MultiplyRows { left: &left_rows, right, columns, tile, factor, out });
 }
 
-/// Multiplies rows of factors with a tile of columns.
-struct MultiplyTile<'m> {
-    factors: &'m [f64],
-    tile: &'m [[f64; TILE]],
+/// Multiplies rows with a matrix, tile by tile.
+struct MultiplyRows<'m> {
+    left: &'m [f64],
+    right: &'m Matrix,
+    columns: Range<u64>,
+    tile: &'m mut [[f64; TILE]],
+    factor: Option<f64>,
     out: &'m mut [f64],
-    width: usize,
-    start: usize,
-    count: usize,
 }
 
-impl Loop for MultiplyTile<'_> {
+impl Loop for MultiplyRows<'_> {
     type Result = ();
 
     #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]
     fn run(self) {
-        let inner = self.tile.len();
-        for (at, out) in self.out.chunks_exact_mut(self.width).enumerate() {
-            let mut sums = [0.0; TILE];
-            for (factor, tile) in self.factors[at * inner..(at + 1) * inner].iter().zip(self.tile) {
-                for (sum, value) in sums.iter_mut().zip(tile) {
-                    *sum += factor * value;
+        let Self { left, right, columns, tile, factor, out } = self;
+        let (inner, width) = (tile.len(), (columns.end - columns.start) as usize);
+        for start in (0..width).step_by(TILE) {
+            let count = TILE.min(width - start);
+            let from = columns.start + start as u64;
+            for (row, line) in (0..right.rows).zip(tile.iter_mut()) {
+                right.read(row, from..from + count as u64, &mut line[..count]);
+            }
+            for (at, out) in out.chunks_exact_mut(width).enumerate() {
+                let mut sums = [0.0; TILE];
+                for (value, line) in left[at * inner..(at + 1) * inner].iter().zip(&*tile) {
+                    for (sum, other) in sums.iter_mut().zip(line) {
+                        *sum += value * other;
+                    }
+                }
+                let out = &mut out[start..start + count];
+                match factor {
+                    Some(factor) => out.iter_mut().zip(&sums).for_each(|(value, sum)| *value += factor * sum),
+                    None => out.copy_from_slice(&sums[..count]),
                 }
             }
-            out[self.start..self.start + self.count].copy_from_slice(&sums[..self.count]);
         }
     }
 }
@@ -261,24 +296,28 @@ impl Loop for MultiplyTile<'_> {
 pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     let count = bytes.len() / (dtype.bits() as usize / 8);
     values.resize(count, 0.0);
-    match dtype {
-        Dtype::Float64 => {
-            values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f64::from_le_bytes(*bytes));
-        }
-        Dtype::Float32 => {
-            let numbers = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.into());
-        }
-        Dtype::Bfloat16 => {
-            let halves = bytes.as_chunks().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-            values.iter_mut().zip(halves).for_each(|(value, half)| *value = f32::from_bits(half << 16).into());
-        }
-        _ => {
-            let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
-            let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
-            let mut wide = vec![0; 8 * count];
-            kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
-            widen(Dtype::Float64, &wide, values);
-        }
+    if is_plain(dtype) {
+        return Isa::chosen().run(Widen { dtype, bytes, values });
+    }
+    let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
+    let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
+    let mut wide = vec![0; 8 * count];
+    kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
+    widen(Dtype::Float64, &wide, values);
+}
+
+struct Widen<'w> {
+    dtype: Dtype,
+    bytes: &'w [u8],
+    values: &'w mut [f64],
+}
+
+impl Loop for Widen<'_> {
+    type Result = ();
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn run(self) {
+        read_plain(self.dtype, self.bytes, 0, 1, self.values);
     }
 }

@@ -150,7 +150,9 @@ impl WeightChange {
                     values.iter_mut().zip(before).for_each(|(value, old)| *value = old + share * (*value - old));
                 }
             }
-            How::Replace(delta) => fill(delta, [columns, first], values, |value, new| *value = new),
+            How::Replace(delta) => {
+                in_rows([columns, first], values, |rows, within, values| delta.fill(rows, within, values))
+            }
             How::ReplaceRows(rows, matrix) => {
                 let end = first + values.len() as u64;
                 for (row, from) in rows.range(first / columns..end.div_ceil(columns)) {
@@ -164,13 +166,11 @@ impl WeightChange {
 }
 
 fn add(delta: &Delta, factor: f64, place: [u64; 2], values: &mut [f64]) {
-    fill(delta, place, values, |value, delta| *value += factor * delta);
+    in_rows(place, values, |rows, within, values| delta.add(factor, rows, within, values));
 }
 
-/// Combines values with elements of a delta, which has this number of columns, from an element on. They may begin and end
-/// within rows.
-fn fill(delta: &Delta, [columns, first]: [u64; 2], values: &mut [f64], combine: impl Fn(&mut f64, f64)) {
-    let mut computed = Vec::new();
+/// Divides values of a matrix, which has this number of columns, from an element on. They may begin and end within rows.
+fn in_rows([columns, first]: [u64; 2], values: &mut [f64], work: impl Fn(Range<u64>, Range<u64>, &mut [f64])) {
     let (mut at, mut values) = (first, values);
     while !values.is_empty() {
         let (row, column, left) = (at / columns, at % columns, values.len() as u64);
@@ -180,10 +180,8 @@ fn fill(delta: &Delta, [columns, first]: [u64; 2], values: &mut [f64], combine: 
             (row..row + 1, column..columns.min(column + left))
         };
         let count = ((rows.end - rows.start) * (within.end - within.start)) as usize;
-        computed.resize(count, 0.0);
-        delta.fill(rows, within, &mut computed);
         let (now, rest) = values.split_at_mut(count);
-        now.iter_mut().zip(&computed).for_each(|(value, delta)| combine(value, *delta));
+        work(rows, within, now);
         (at, values) = (at + count as u64, rest);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct SurvivalTally {
     arrived: f64,
     moved: f64,
     noise: f64,
+    /// The sum of noise times delta.
+    along: f64,
     changed: u64,
     values: u64,
     spaces: Vec<SpaceTally>,
@@ -83,20 +85,9 @@ impl Merge {
 impl SurvivalTally {
     /// Counts some elements of a weight with these changes.
     pub(crate) fn add(&mut self, merge: &Merge, values: &Survivors) {
-        let &Survivors { first, base, merged, stored_base, stored_merged } = values;
-        let mut errors = Vec::with_capacity(merged.len());
-        for at in 0..merged.len() {
-            let delta = merged[at] - base[at];
-            let moved = stored_merged[at] - stored_base[at];
-            let error = stored_merged[at] - merged[at];
-            self.base += base[at] * base[at];
-            self.delta += delta * delta;
-            self.arrived += moved * delta;
-            self.moved += moved * moved;
-            self.noise += error * error;
-            self.changed += u64::from(moved != 0.0);
-            errors.push(error);
-        }
+        let &Survivors { first, merged, .. } = values;
+        let mut errors = vec![0.0; merged.len()];
+        Isa::chosen().run(Count { tally: self, values, errors: &mut errors });
         self.values += merged.len() as u64;
         let Some(spaces) = merge.spaces() else { return };
         self.spaces.resize_with(spaces.len(), SpaceTally::default);
@@ -120,6 +111,7 @@ impl SurvivalTally {
         self.arrived += next.arrived;
         self.moved += next.moved;
         self.noise += next.noise;
+        self.along += next.along;
         self.changed += next.changed;
         self.values += next.values;
         self.spaces.resize_with(self.spaces.len().max(next.spaces.len()), SpaceTally::default);
@@ -137,18 +129,23 @@ impl SurvivalTally {
             return None;
         }
         let spaces = merge.spaces().filter(|spaces| spaces.len() == self.spaces.len());
-        let projected = spaces.map(|spaces| spaces.iter().zip(&self.spaces).map(|(space, it)| space.energy(it)).sum());
+        let projected: Option<f64> =
+            spaces.map(|spaces| spaces.iter().zip(&self.spaces).map(|(space, it)| space.energy(it)).sum());
+        // The energy of the delta, and of noise along it, grows with the number of values. The energy of other noise in
+        // the space does not: the space has as many dimensions for some rows as for all.
         let share = elements as f64 / self.values as f64;
-        let decibels = |noise: f64| (noise > 0.0).then(|| 10.0 * (self.delta / noise).log10());
+        let along = self.along * self.along / self.delta;
+        let projected = projected.map(|noise| along * share + (noise - along).max(0.0));
+        let decibels = |delta: f64, noise: f64| (noise > 0.0).then(|| 10.0 * (delta / noise).log10());
         Some(DeltaFigures {
             delta_norm: (self.delta / self.base).sqrt(),
             kept: self.arrived / self.delta,
-            delta_snr: projected.and_then(decibels),
-            full_snr: decibels(self.noise),
+            delta_snr: projected.and_then(|noise| decibels(self.delta * share, noise)),
+            full_snr: decibels(self.delta, self.noise),
             cosine: if self.moved > 0.0 { self.arrived / (self.delta * self.moved).sqrt() } else { 0.0 },
             changed: self.changed as f64 / self.values as f64,
             delta_energy: self.delta * share,
-            noise_energy: projected.map(|noise: f64| noise * share),
+            noise_energy: projected,
             measured: self.values,
         })
     }
@@ -224,7 +221,68 @@ impl Space<'_> {
     }
 }
 
-/// A sum of products, in 8 partial sums.
+/// Number of partial sums that are kept side by side, so that loops vectorize.
+const LANES: usize = 8;
+
+/// Adds sums of elements to a tally, without spaces, and computes the errors.
+struct Count<'c> {
+    tally: &'c mut SurvivalTally,
+    values: &'c Survivors<'c>,
+    errors: &'c mut [f64],
+}
+
+impl Loop for Count<'_> {
+    type Result = ();
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn run(self) {
+        let Self { tally, values, errors } = self;
+        let mut sums = [[0.0; LANES]; 6];
+        let mut changed = [0; LANES];
+        let each = values.base.chunks(LANES).zip(values.merged.chunks(LANES));
+        let stored = values.stored_base.chunks(LANES).zip(values.stored_merged.chunks(LANES));
+        for (((base, merged), (stored_base, stored_merged)), errors) in each.zip(stored).zip(errors.chunks_mut(LANES)) {
+            let [base, merged, stored_base, stored_merged] = [base, merged, stored_base, stored_merged].map(in_lanes);
+            let mut own = [0.0; LANES];
+            for lane in 0..LANES {
+                let delta = merged[lane] - base[lane];
+                let moved = stored_merged[lane] - stored_base[lane];
+                let error = stored_merged[lane] - merged[lane];
+                sums[0][lane] += base[lane] * base[lane];
+                sums[1][lane] += delta * delta;
+                sums[2][lane] += moved * delta;
+                sums[3][lane] += moved * moved;
+                sums[4][lane] += error * error;
+                sums[5][lane] += error * delta;
+                changed[lane] += u64::from(moved != 0.0);
+                own[lane] = error;
+            }
+            errors.copy_from_slice(&own[..errors.len()]);
+        }
+        let [base, delta, arrived, moved, noise, along] = sums.map(|lanes| lanes.into_iter().sum::<f64>());
+        tally.base += base;
+        tally.delta += delta;
+        tally.arrived += arrived;
+        tally.moved += moved;
+        tally.noise += noise;
+        tally.along += along;
+        tally.changed += changed.iter().sum::<u64>();
+    }
+}
+
+/// Returns up to as many values as there are lanes; the others are 0, and add nothing.
+#[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+#[inline(always)]
+fn in_lanes(values: &[f64]) -> [f64; LANES] {
+    values.first_chunk().copied().unwrap_or_else(|| {
+        let mut lanes = [0.0; LANES];
+        lanes[..values.len()].copy_from_slice(values);
+        lanes
+    })
+}
+
+/// A sum of products, in partial sums.
 struct Dot<'d> {
     one: &'d [f64],
     other: &'d [f64],
@@ -236,8 +294,8 @@ impl Loop for Dot<'_> {
     #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]
     fn run(self) -> f64 {
-        let mut sums = [0.0; 8];
-        let ((ones, one), (others, other)) = (self.one.as_chunks::<8>(), self.other.as_chunks::<8>());
+        let mut sums = [0.0; LANES];
+        let ((ones, one), (others, other)) = (self.one.as_chunks::<LANES>(), self.other.as_chunks::<LANES>());
         for (one, other) in ones.iter().zip(others) {
             for (sum, (one, other)) in sums.iter_mut().zip(one.iter().zip(other)) {
                 *sum += one * other;

@@ -9,7 +9,7 @@ use crate::quant::{EncodeTally, Extremes, WeightEncoder};
 use std::ops::Range;
 
 /// Number of values of a weight that are measured. Of more, some pieces are.
-const ENOUGH: u64 = 1 << 22;
+const ENOUGH: u64 = 1 << 20;
 
 impl Quantization<'_> {
     /// Returns the only changes of its values, if adapters change them.

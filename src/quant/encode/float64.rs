@@ -92,13 +92,12 @@ impl Float64Rows<'_, '_> {
         let mut bounds = vec![[f64::INFINITY, f64::NEG_INFINITY]; groups];
         for row in band.rows.clone() {
             let values = self.row(band.matrix, row);
+            let mut is_all_finite = true;
             for (bounds, values) in bounds.iter_mut().zip(values.chunks(size)) {
-                for bytes in values {
-                    let value = f64::from_le_bytes(*bytes);
-                    *bounds = [value.min(bounds[0]), value.max(bounds[1])];
-                }
+                let has_nan = widen_bounds(bounds, values);
+                is_all_finite &= !has_nan && bounds.iter().all(|bound| is_finite(*bound));
             }
-            if bounds.iter().any(|bounds| !bounds.iter().all(|bound| is_finite(*bound))) || has_nan(values) {
+            if !is_all_finite {
                 let special = values.iter().position(|bytes| !is_finite(f64::from_le_bytes(*bytes)));
                 self.tally.take_special(special.map(|at| geometry.element(band.matrix, row, at)));
             }
@@ -131,7 +130,7 @@ impl Float64Rows<'_, '_> {
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
         let is_divided = chooser.formula == Formula::Block(BlockFormula::Divisor);
         let multiplier = chooser.multiplier(self.global);
-        let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
+        let (mut signals, mut noises) = (SumOfSquares::default(), SumOfSquares::default());
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {
             let end = (start + SEGMENT).min(columns);
@@ -152,54 +151,108 @@ impl Float64Rows<'_, '_> {
             };
             for (range, group) in groups() {
                 let scale = &scales[group];
+                if scale.factor == 0.0 {
+                    numbers[range].fill(0.0);
+                    continue;
+                }
+                // Adding 0 would turn -0 into 0.
+                let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
+                let offset = if division.has_offsets { f64::from(scale.zero) } else { 0.0 };
+                let wide = scale.wide;
                 for (value, number) in values[range.clone()].iter().zip(&mut numbers[range]) {
-                    // Adding 0 would turn -0 into 0.
-                    let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
-                    let offset = if division.has_offsets { f64::from(scale.zero) } else { 0.0 };
-                    *number = if scale.factor == 0.0 {
-                        0.0
-                    } else {
-                        to_odd((*value - offset) * multiplier / scale.wide + zero)
-                    };
+                    *number = to_odd((*value - offset) * multiplier / wide + zero);
                 }
             }
             let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);
             self.tally.clipped += u64::from(lanes::round(rounding, numbers, codes, multiples));
             self.writer.store_codes(matrix, row, start..end, codes);
+            if self.tally.skips_errors {
+                continue;
+            }
             // 2. Errors, in place of the values.
+            signals.add(values);
             for (range, group) in groups() {
                 let scale = &scales[group];
                 let wide = if scale.factor == 0.0 { 0.0 } else { scale.wide / multiplier };
                 let own = f64::from(scale.zero);
                 let (zero, offset) = if division.has_offsets { (0.0, own) } else { (own, 0.0) };
-                for (at, (value, multiple)) in
-                    values[range.clone()].iter_mut().zip(&multiples[range.clone()]).enumerate()
-                {
-                    let mut error = *value - (f64::from(*multiple) - zero) * wide - offset;
-                    if is_divided && error.abs() <= QUOTIENT_ERROR * value.abs() {
-                        error = 0.0;
-                    }
-                    let lane = (range.start + at) % LANES;
-                    signals[lane] += *value * *value;
-                    noises[lane] += error * error;
-                    *value = error;
+                for (value, multiple) in values[range.clone()].iter_mut().zip(&multiples[range]) {
+                    let error = *value - (f64::from(*multiple) - zero) * wide - offset;
+                    let is_zero = is_divided && error.abs() <= QUOTIENT_ERROR * value.abs();
+                    *value = if is_zero { 0.0 } else { error };
                 }
             }
-            self.tally.changed += values.iter().filter(|error| **error != 0.0).count() as u64;
-            for (at, error) in values.iter().enumerate() {
-                if error.abs() > largest.0 {
-                    largest = (error.abs(), start + at);
-                }
+            noises.add(values);
+            self.tally.changed += values.iter().map(|error| u64::from(*error != 0.0)).sum::<u64>();
+            let most = largest_magnitude(values);
+            if most > largest.0 {
+                let at = values.iter().position(|error| error.abs() == most);
+                largest = (most, start + at.unwrap_or_default());
             }
         }
         self.tally.values += geometry.columns;
-        self.tally.take_errors(signals.into_iter().sum(), noises.into_iter().sum());
+        self.tally.take_errors(signals.0.into_iter().sum(), noises.0.into_iter().sum());
         if largest.0 > 0.0 {
             self.tally.take_error(largest.0, Some(geometry.element(matrix, row, largest.1)));
         }
     }
 }
 
-fn has_nan(values: &[[u8; 8]]) -> bool {
-    values.iter().any(|bytes| f64::from_le_bytes(*bytes).is_nan())
+/// Widens bounds to values; returns true if one is NaN.
+#[inline(always)]
+fn widen_bounds(bounds: &mut [f64; 2], values: &[[u8; 8]]) -> bool {
+    let (mut low, mut high, mut sums) = ([bounds[0]; LANES], [bounds[1]; LANES], [0.0; LANES]);
+    let mut add = |lane: usize, bytes: &[u8; 8]| {
+        let value = f64::from_le_bytes(*bytes);
+        low[lane] = if value < low[lane] { value } else { low[lane] };
+        high[lane] = if value > high[lane] { value } else { high[lane] };
+        sums[lane] += value;
+    };
+    let (chunks, last) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            add(lane, &chunk[lane]);
+        }
+    }
+    for (lane, bytes) in last.iter().enumerate() {
+        add(lane, bytes);
+    }
+    *bounds = [low.into_iter().fold(f64::INFINITY, f64::min), high.into_iter().fold(f64::NEG_INFINITY, f64::max)];
+    // A sum with NaN is NaN. Without NaN, it may be NaN if values are infinite, which are as special.
+    sums.iter().any(|sum| sum.is_nan())
+}
+
+/// Sums of squares, side by side.
+#[derive(Default)]
+struct SumOfSquares([f64; LANES]);
+
+impl SumOfSquares {
+    #[inline(always)]
+    fn add(&mut self, values: &[f64]) {
+        let mut sums = self.0;
+        let (chunks, last) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                sums[lane] += chunk[lane] * chunk[lane];
+            }
+        }
+        for (sum, value) in sums.iter_mut().zip(last) {
+            *sum += value * value;
+        }
+        self.0 = sums;
+    }
+}
+
+/// Returns the largest magnitude of values; NaN does not count.
+#[inline(always)]
+fn largest_magnitude(values: &[f64]) -> f64 {
+    let mut most = [0.0; LANES];
+    let (chunks, last) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            let magnitude = chunk[lane].abs();
+            most[lane] = if magnitude > most[lane] { magnitude } else { most[lane] };
+        }
+    }
+    last.iter().map(|value| value.abs()).chain(most).fold(0.0, f64::max)
 }
