@@ -4,7 +4,8 @@
 //! 0.25.3), which was run on a small model of each type. They serve both directions. From GGUF, a tensor is found by
 //! [`NameRow::stored`]. To GGUF, it is found by [`NameRow::name`], where `*` matches the number of an expert;
 //! [`NameRow::values`] is then undone: rows return to the order of the stored tensors, matrices are transposed back, 1 is
-//! added, and the experts are stacked. Of several rows with one name in Hugging Face, the first is for new files.
+//! added, and the experts are stacked. Of several rows with one name in Hugging Face or in GGUF,
+//! the first is for new files.
 
 use crate::blocks::{Assembly, RowOrder, ValueChange};
 
@@ -371,9 +372,13 @@ const ONE_SHARED_UP: NameRow = NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_ex
 const ONE_SHARED_DOWN: NameRow = NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj");
 const QWEN2_MLP: Alternatives =
     &[&[ROUTER, GATES, UPS, DOWNS, SHARED_ROUTER, ONE_SHARED_GATE, ONE_SHARED_UP, ONE_SHARED_DOWN], DENSE];
-/// Experts as two tensors, in which the rows of the gate come before the rows of the up projection.
+/// Some checkpoints have the experts as two tensors, in which the rows of the gate come before the rows of the up projection.
+/// transformers saves single ones, whose rows are first.
 const QWEN35_MLP: Alternatives = &[&[
     ROUTER,
+    GATES,
+    UPS,
+    DOWNS,
     NameRow::tensor(
         &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
         "mlp.experts.gate_up_proj",

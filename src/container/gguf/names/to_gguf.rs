@@ -1,6 +1,6 @@
 //! The tensors of a Hugging Face model as GGUF names them.
 
-use super::complete::{check_complete, unmapped, with_mrope};
+use super::complete::{StoredNames, check_complete, unmapped, with_mrope};
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
 use super::table::{BIAS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
@@ -83,7 +83,11 @@ pub(crate) fn to_gguf(
     }
     naming.fill_stacks()?;
     let named = naming.named;
-    let stored = named.iter().enumerate().map(|(index, tensor)| (tensor.name.as_str(), index)).collect();
+    let stored: StoredNames = named.iter().enumerate().map(|(index, tensor)| (tensor.name.as_str(), index)).collect();
+    // A checkpoint has either single experts or all of them in a tensor.
+    if let Some(twice) = (0..).zip(&named).find(|(index, tensor)| stored[tensor.name.as_str()] != *index) {
+        return Err(unmapped("is stored in two forms".to_owned()).in_tensor(&twice.1.name));
+    }
     check_complete(model_type, layers, &stored)?;
     Ok((model_type.architecture, named))
 }

@@ -4,6 +4,7 @@ use super::{
     FixtureModel, GgufSource, GgufTensor, Kind, MappedSource, MetadataValue, Result, found, may_lack, model, models,
     to_gguf,
 };
+use crate::blocks::RowOrder;
 use std::collections::BTreeMap;
 
 type FixtureTensors = BTreeMap<String, Vec<u64>>;
@@ -57,6 +58,27 @@ fn all_model_types_have_the_names_and_shapes_of_their_gguf() {
         assert_eq!(shapes, model.tensors.iter().cloned().collect(), "{}", model.model_type);
         assert_eq!(shapes.len(), named.len());
     }
+}
+
+#[test]
+fn experts_of_qwen_are_single_or_in_two_tensors() {
+    let model = model("qwen3_5_moe_text");
+    let mut checkpoint = model.wanted.clone();
+    let experts = "model.layers.0.mlp.experts.";
+    checkpoint.insert(format!("{experts}gate_up_proj"), vec![4, 48, 32]);
+    checkpoint.insert(format!("{experts}down_proj"), vec![4, 32, 24]);
+    let error = convert(&model, &checkpoint).unwrap_err().to_string();
+    assert!(error.ends_with("_exps.weight': is stored in two forms"), "{error}");
+    checkpoint
+        .retain(|name, _| name.strip_prefix(experts).is_none_or(|rest| !rest.starts_with(|c: char| c.is_numeric())));
+    let (_, named) = convert(&model, &checkpoint).unwrap();
+    let shapes: BTreeMap<_, _> = named.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
+    assert_eq!(shapes, model.tensors.iter().cloned().collect());
+    let halves = named.iter().filter(|tensor| {
+        matches!(tensor.source, GgufSource::Disassembled { assembly, .. }
+        if assembly.order == RowOrder::Concatenated)
+    });
+    assert_eq!(halves.count(), 2);
 }
 
 #[test]
