@@ -159,7 +159,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let rotation = self.rotation(target, Some(decoder));
         let own = self.encoding();
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
-        let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, rotation, ..own }, decoder.target());
+        let (options, dtype) = (EncodeOptions { arithmetic, rotation, has_full_precision, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..target.grid };
             let key = (target.scheme.name, grid, shape, dtype, has_full_precision, rotation);

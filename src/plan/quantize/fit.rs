@@ -39,21 +39,18 @@ impl Planner<'_, '_> {
         {
             let Ok(target) = decision else { continue };
             let is_coded = input_weight.is_some();
-            let made = match (&*values, *input_weight) {
-                (WeightValues::Coded(decoder, _), Some(weight)) => {
-                    self.fit_coded(target, shape, (weight, decoder), &mut encoders)
-                }
-                _ => {
-                    let rotation = self.rotation(target, None);
-                    encoders
-                        .entry((target.scheme.name, target.grid, shape, *dtype, false, rotation))
-                        .or_insert_with(|| {
-                            let options = EncodeOptions { rotation, ..self.encoding() };
-                            self.encoder(target, shape, *dtype, options).map(Arc::new)
-                        })
-                        .clone()
-                        .map(|encoder| (encoder, None))
-                }
+            let made = if let (WeightValues::Coded(decoder, _), Some(weight)) = (&*values, *input_weight) {
+                self.fit_coded(target, shape, (weight, decoder), &mut encoders)
+            } else {
+                let rotation = self.rotation(target, None);
+                encoders
+                    .entry((target.scheme.name, target.grid, shape, *dtype, false, rotation))
+                    .or_insert_with(|| {
+                        let options = EncodeOptions { rotation, ..self.encoding() };
+                        self.encoder(target, shape, *dtype, options).map(Arc::new)
+                    })
+                    .clone()
+                    .map(|encoder| (encoder, None))
             };
             match made {
                 Ok((encoder, of_codes)) => (target.encoder, *exact) = (Some(encoder), of_codes),

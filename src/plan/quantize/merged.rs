@@ -43,7 +43,7 @@ impl Planner<'_, '_> {
                 let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
                 let arithmetic = Arithmetic::Exact;
                 let rotation = self.rotation(&with_scale, None);
-                let options = EncodeOptions { arithmetic, has_full_precision, rotation, ..self.encoding() };
+                let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..self.encoding() };
                 let encoder = self.encoder(&with_scale, &weight.shape, Dtype::Float64, options);
                 let encoder = encoder.map_err(|why| {
                     Error::new(format!("cannot be quantized after the merge: {why}")).in_tensor(&weight.name)
