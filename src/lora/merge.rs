@@ -151,7 +151,7 @@ impl Change {
                 }
             }
             How::Replace(delta) => {
-                in_rows([columns, first], values, |rows, within, values| delta.fill(rows, within, values))
+                in_rows([columns, first], values, |rows, within, values| delta.fill(rows, within, values));
             }
             How::ReplaceRows(rows, matrix) => {
                 let end = first + values.len() as u64;

@@ -209,8 +209,8 @@ fn widen_bounds(bounds: &mut [f64; 2], values: &[[u8; 8]]) -> bool {
     };
     let (chunks, last) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for lane in 0..LANES {
-            add(lane, &chunk[lane]);
+        for (lane, bytes) in chunk.iter().enumerate() {
+            add(lane, bytes);
         }
     }
     for (lane, bytes) in last.iter().enumerate() {
