@@ -394,6 +394,7 @@ pub struct DeltaFigures {
 
 #[cfg(test)]
 mod tests {
+    use super::super::merge::Change;
     use super::*;
 
     #[test]
@@ -408,5 +409,39 @@ mod tests {
         let roots = inverse_roots(&[1.0; 4], 2);
         let inverse = multiplied(&transposed(&roots, 2), &roots, 2);
         assert!(inverse.iter().all(|value| (value - 0.25).abs() < 1e-14), "{inverse:?}");
+    }
+
+    #[test]
+    fn some_rows_of_a_weight_tell_the_signal_to_noise_ratio_of_all() {
+        let [rows, columns, rank] = [512_u64, 64, 8];
+        let mut state = 1_u64;
+        let mut random = |count: u64| -> Vec<f64> {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
+            };
+            (0..count).map(|_| next()).collect()
+        };
+        let left = Matrix::computed(random(rows * rank), [rows, rank]);
+        let right = Matrix::computed(random(rank * columns), [rank, columns]);
+        let how = How::Add { delta: Delta::Product(left, right), factor: 1.0, swaps_halves: false };
+        let merge = Merge::new(vec![Change { start: 0, rows, columns, how }]);
+        let (base, noise) = (random(rows * columns), random(rows * columns));
+        let mut merged = base.clone();
+        merge.apply(0, &mut merged, &|_, _| Ok(())).unwrap();
+        let stored = |values: &[f64]| -> Vec<f64> { values.iter().zip(&noise).map(|(value, it)| value + it).collect() };
+        let (stored_base, stored_merged) = (stored(&base), stored(&merged));
+        let figures = |rows: u64| {
+            let count = (rows * columns) as usize;
+            let [base, merged] = [&base[..count], &merged[..count]];
+            let [stored_base, stored_merged] = [&stored_base[..count], &stored_merged[..count]];
+            let mut tally = SurvivalTally::default();
+            tally.add(&merge, &Survivors { first: 0, base, merged, stored_base, stored_merged });
+            tally.figures(&merge, noise.len() as u64).unwrap()
+        };
+        let (all, some) = (figures(rows), figures(rows / 8));
+        assert!((all.kept - 1.0).abs() < 1e-12 && (some.kept - 1.0).abs() < 1e-12, "{all:?} {some:?}");
+        // The noise of an eighth of the rows fills the space as the noise of all rows does.
+        assert!((all.delta_snr.unwrap() - some.delta_snr.unwrap()).abs() < 3.0, "{all:?} {some:?}");
     }
 }
