@@ -117,8 +117,9 @@ fn codes_of_rotated_weights_move_to_layers_with_the_same_rotation() {
         ("int8.plain", "", "int8_tensorwise"),
     ] {
         let parts = stored.keys().filter(|name| !name.starts_with(&format!("m.{layer}.")));
-        let dropped: String = parts.map(|name| format!(" --drop {name}")).collect();
-        bench.run(&format!("cast s.safetensors{dropped} -o one.safetensors -f -q")).expect(0, "", "");
+        let dropped: Vec<String> = parts.map(|name| format!("--drop {name}")).collect();
+        let dropped = dropped.join(" ");
+        bench.run(&format!("cast s.safetensors {dropped} -o one.safetensors -f -q")).expect(0, "", "");
         let line = format!("quantize one.safetensors {options} --layout comfyui --only-exact -o q.safetensors -f -q");
         let outcome = bench.run(&line);
         assert_eq!(outcome.code, Some(0), "{line}: {}", outcome.stderr);
