@@ -394,7 +394,7 @@ pub struct DeltaFigures {
 
 #[cfg(test)]
 mod tests {
-    use super::super::merge::Change;
+    use super::super::merge::WeightChange;
     use super::*;
 
     #[test]
@@ -425,7 +425,7 @@ mod tests {
         let left = Matrix::computed(random(rows * rank), [rows, rank]);
         let right = Matrix::computed(random(rank * columns), [rank, columns]);
         let how = How::Add { delta: Delta::Product(left, right), factor: 1.0, swaps_halves: false };
-        let merge = Merge::new(vec![Change { start: 0, rows, columns, how }]);
+        let merge = Merge::new(vec![WeightChange { start: 0, rows, columns, how }]);
         let (base, noise) = (random(rows * columns), random(rows * columns));
         let mut merged = base.clone();
         merge.apply(0, &mut merged, &|_, _| Ok(())).unwrap();
