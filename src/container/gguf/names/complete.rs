@@ -2,7 +2,8 @@
 
 use super::located::Located;
 use super::table::{Alternatives, BIAS, ModelType, NameRow, Need};
-use crate::error::{Error, Kind, Result};
+use super::values::unmapped;
+use crate::error::{Error, Result};
 use std::collections::HashMap;
 
 /// The names of a file, with the index of each tensor.
@@ -20,11 +21,6 @@ pub(super) fn check_complete(model_type: &'static ModelType, layers: u64, stored
         }
     }
     Ok(())
-}
-
-/// Returns an error whose remedy is to keep the names of the file.
-pub(super) fn unmapped(message: String) -> Error {
-    Error::new(message).of(Kind::Unmapped)
 }
 
 /// Returns the error for a model that rotates its heads in sections.

@@ -14,14 +14,14 @@ mod values;
 
 use crate::blocks::Assembly;
 use crate::error::{Error, Result};
-use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
+use complete::{StoredNames, check_complete, missing, with_mrope};
 use located::Located;
 pub(crate) use parts::{OtherPart, language_name, other_part};
 use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues, WEIGHT};
 pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
 pub(crate) use values::MetadataValue;
-use values::{ExpertCount, LinearHeads, ModelNumbers};
+use values::{ExpertCount, LinearHeads, ModelNumbers, unmapped};
 
 /// The remedy for a `config.json` of another model.
 pub(crate) const ORIGINAL_MODEL: &str = "choose the folder of the model that the file was made from";

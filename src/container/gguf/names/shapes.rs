@@ -1,6 +1,6 @@
 //! The shapes of assembled tensors.
 
-use super::complete::unmapped;
+use super::values::unmapped;
 use crate::blocks::{Assembly, RowOrder};
 use crate::error::Result;
 

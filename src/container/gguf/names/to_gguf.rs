@@ -1,10 +1,10 @@
 //! The tensors of a Hugging Face model as GGUF names them.
 
-use super::complete::{StoredNames, check_complete, unmapped, with_mrope};
+use super::complete::{StoredNames, check_complete, with_mrope};
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
 use super::table::{BIAS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
-use super::values::{ExpertCount, LINEAR_HEADS, LinearHeads, MetadataValue, ModelNumbers};
+use super::values::{ExpertCount, LINEAR_HEADS, LinearHeads, MetadataValue, ModelNumbers, unmapped};
 use crate::blocks::{Assembly, ValueChange};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;

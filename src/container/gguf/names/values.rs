@@ -1,8 +1,12 @@
 //! Numbers of a model that names depend on.
 
-use super::complete::unmapped;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use serde_json::Value;
+
+/// Returns an error whose remedy is to keep the names of the file.
+pub(super) fn unmapped(message: String) -> Error {
+    Error::new(message).of(Kind::Unmapped)
+}
 
 /// A value of the metadata of a GGUF, or of a `config.json`, as far as names depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
