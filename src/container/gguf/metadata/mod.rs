@@ -68,7 +68,9 @@ pub(crate) fn of_folder(
     let before = if let Base::With(keys) = recipe.base { keys } else { &[] };
     for row in before.iter().chain(recipe.keys) {
         if let Some(value) = row.value(config).map_err(in_config)? {
-            keys.set(&format!("{architecture}.{}", row.key), value);
+            let is_whole = row.key.starts_with("tokenizer.");
+            let name = if is_whole { row.key.to_owned() } else { format!("{architecture}.{}", row.key) };
+            keys.set(&name, value);
         }
     }
     let rows = tensors.iter().find(|(name, _)| *name == "token_embd.weight").and_then(|(_, shape)| shape.first());

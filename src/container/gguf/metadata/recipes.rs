@@ -26,7 +26,7 @@ pub(super) enum Base {
     None,
 }
 
-/// A key and the rule for its value. The name is that after the architecture.
+/// A key and the rule for its value. The name is that after the architecture, or a whole one of the tokenizer.
 #[derive(Clone, Copy)]
 pub(super) struct KeyRow {
     pub key: &'static str,
@@ -330,8 +330,9 @@ pub(super) static RECIPES: &[Recipe] = &[
             count("attention.head_count_kv", &["num_attention_heads", "n_head"]),
             number(EPSILON, &["layer_norm_epsilon", "layer_norm_eps"]),
             computed("rope.dimension_count", |config| rotated_of_width(config, None)),
+            fixed("tokenizer.ggml.add_bos_token", ValueRule::FixedFlag(false)), // unless the tokenizer sets it
         ],
-        tokenizer: TokenizerRule { keys: &[fixed("add_bos_token", ValueRule::FixedFlag(false))], ..BPE },
+        tokenizer: BPE,
     },
     Recipe {
         model_types: &["glm4"],
