@@ -555,7 +555,7 @@ fn where_no_command_is_meant_the_message_says_what_to_decide() {
         (
             "quantize llama --scheme fp8 --asym",
             2,
-            "schemes that end in -asym have zero points, those of affine have offsets, and other schemes have neither",
+            "schemes with asym in their names have zero points, those of affine have offsets, and other schemes have neither",
         ),
         ("cast tiny.gguf -o t.safetensors", 1, "tcast dequantize 'tiny.gguf' --to float32 -o 't.safetensors'"),
         ("inspect https://huggingface.co/gpt2", 1, "hf download 'gpt2'"),

@@ -182,7 +182,7 @@ const QUANTIZE: &[Row] = &[
     (
         "--sym --symmetric --no-asym --no-zero-point --asym --asymmetric --no-sym --no-symmetric --zero-point",
         Advice(
-            "schemes that end in -asym have zero points, those of affine have offsets, and other schemes have neither",
+            "schemes with asym in their names have zero points, those of affine have offsets, and other schemes have neither",
         ),
     ),
     ("--per-channel --desc-act --avx2 --avx512 --avx512-vnni --arm64 --weight-only --static-groups", Nothing),
