@@ -572,7 +572,7 @@ fn sizes_of_groups_that_mlx_lacks_are_refused() {
         (
             "int4",
             "the layout mlx has no scheme int4, which is stored as compressed-tensors, comfyui\n  choose --scheme affine4 or \
-             --layout compressed-tensors or --layout comfyui",
+             --layout compressed-tensors",
         ),
     ] {
         let outcome = bench.run(&format!("quantize m --layout mlx --scheme {flags} -o o"));
