@@ -26,11 +26,12 @@ impl Quantization<'_> {
         values: &[u8],
         outputs: &[&mut [u8]],
     ) -> Result<Option<SurvivalTally>> {
-        let (Some(merge), Some((first, base))) = (self.merge(), self.rows.base_values(rows)?) else { return Ok(None) };
+        let Some(merge) = self.merge() else { return Ok(None) };
         let every = (self.rows.encoder.rows() * self.rows.encoder.columns()).div_ceil(ENOUGH).max(1);
         if !(rows.start / (rows.end - rows.start).max(1)).is_multiple_of(every) {
             return Ok(None);
         }
+        let Some((first, base)) = self.rows.base_values(rows)? else { return Ok(None) };
         let mut merged = Vec::new();
         widen(self.rows.dtype(), values, &mut merged);
         let Some(stored_merged) = self.stored_values(rows, outputs)? else { return Ok(None) };
