@@ -3,9 +3,10 @@
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::half::{bfloat16, float16};
-use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
+use crate::kernel::{Isa, Loop, Storage};
 use std::ops::Range;
 use std::sync::Arc;
+use tcast_slice::StoredBytes;
 
 /// The elements of a tensor of an adapter.
 #[derive(Clone)]
@@ -296,28 +297,6 @@ impl Loop for MultiplyRows<'_> {
 pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     let count = bytes.len() / (dtype.bits() as usize / 8);
     values.resize(count, 0.0);
-    if is_plain(dtype) {
-        return Isa::chosen().run(Widen { dtype, bytes, values });
-    }
-    let [from, to] = [dtype, Dtype::Float64].map(Storage::packed);
-    let kernel = Kernel::cast(from, to, &Rules::LOSSLESS).expect("floats become float64");
-    let mut wide = vec![0; 8 * count];
-    kernel.run(bytes, &mut wide, count).expect("floats of whole bytes are never malformed");
-    widen(Dtype::Float64, &wide, values);
-}
-
-struct Widen<'w> {
-    dtype: Dtype,
-    bytes: &'w [u8],
-    values: &'w mut [f64],
-}
-
-impl Loop for Widen<'_> {
-    type Result = ();
-
-    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
-    #[inline(always)]
-    fn run(self) {
-        read_plain(self.dtype, self.bytes, 0, 1, self.values);
-    }
+    let stored = StoredBytes::new(bytes, Storage::packed(dtype), count).expect("the elements were counted");
+    tcast_slice::cast(&stored, values).expect("floats of whole bytes are never malformed");
 }
