@@ -72,6 +72,37 @@ fn twice<E: de::Error>(key: &str) -> E {
     E::custom(format!("'{}' appears twice", shorten(key)))
 }
 
+/// The members of an object, in their order.
+#[derive(Debug)]
+pub(crate) struct Members<T>(pub Vec<(String, T)>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for MembersVisitor<T> {
+            type Value = Members<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members<T>, A::Error> {
+                collect_members(map).map(Members)
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor(PhantomData))
+    }
+}
+
+/// Reads the members of an object in their order.
+pub(super) fn collect_members<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
+    mut map: A,
+) -> Result<Vec<(String, T)>, A::Error> {
+    let mut members = Vec::new();
+    while let Some(member) = map.next_entry()? {
+        members.push(member);
+    }
+    Ok(members)
+}
+
 /// A struct read only from a JSON object: a derived reader would also accept an array.
 pub(super) struct MapOnly<T>(pub(super) T);
 

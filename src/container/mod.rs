@@ -31,7 +31,7 @@ pub(crate) use code::FoundCode;
 pub(crate) use gguf::{ARCHITECTURE, ComputedTensor, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
-pub(crate) use json::{as_json, members};
+pub(crate) use json::{Members, as_json, members};
 pub(crate) use npz::deflate;
 pub(crate) use pytorch::PickleFacts;
 #[cfg(feature = "cli")]

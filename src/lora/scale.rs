@@ -1,13 +1,11 @@
 //! The scale of a module, from the config, the metadata, or a tensor.
 
 use super::adapter::Adapter;
-use crate::container::members;
+use crate::container::{Members, members};
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use regex::{Regex, RegexBuilder};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
-use std::fmt;
 
 /// A number for each module: a default, and patterns that take precedence.
 pub(super) struct ByModule {
@@ -19,11 +17,11 @@ pub(super) struct ByModule {
 impl ByModule {
     /// Reads a default and its patterns. `prefix` begins the keys of the metadata.
     fn read(text: &str, default: &[&str], patterns_key: &str) -> Result<Self> {
-        /// Maximum number of regular expressions: each is compiled, and tried for each module.
-        const MOST: usize = 256;
+        /// Maximum number of patterns, each of which is tried for each module, and of regular expressions, which are compiled.
+        const MOST: [usize; 2] = [1 << 12, 256];
         let members = members(text).unwrap_or_default();
         let number = |key: &&str| serde_json::from_str::<Value>(members.get(*key)?.get()).ok()?.as_f64();
-        let pairs: Option<Ordered> = match members.get(patterns_key) {
+        let pairs: Option<Members<Value>> = match members.get(patterns_key) {
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|error| Error::new(format!("{patterns_key} cannot be read: {error}")))?,
             None => None,
@@ -35,9 +33,12 @@ impl ByModule {
             Ok((ModulePattern::new(&key)?, number))
         };
         let pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
+        if pairs.len() > MOST[0] {
+            return Err(Error::new(format!("{patterns_key} has more than {} patterns", MOST[0])));
+        }
         let patterns = pairs.into_iter().map(pattern).collect::<Result<Vec<_>>>()?;
-        if patterns.iter().filter(|(pattern, _)| matches!(pattern, ModulePattern::Regex(_))).count() > MOST {
-            return Err(Error::new(format!("{patterns_key} has more than {MOST} regular expressions")));
+        if patterns.iter().filter(|(pattern, _)| matches!(pattern, ModulePattern::Regex(_))).count() > MOST[1] {
+            return Err(Error::new(format!("{patterns_key} has more than {} regular expressions", MOST[1])));
         }
         Ok(Self { default: default.iter().find_map(number), patterns })
     }
@@ -92,34 +93,6 @@ impl ModulePattern {
                 ends && (before == 0 || !is_whole && module[before - 1] == b'.')
             }
         }
-    }
-}
-
-/// The members of an object in their order.
-struct Ordered(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Ordered {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Ordered;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ordered, A::Error> {
-                /// Maximum number of patterns: each is tried for each module.
-                const MOST: usize = 1 << 12;
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                    if pairs.len() > MOST {
-                        return Err(serde::de::Error::custom("too many patterns"));
-                    }
-                }
-                Ok(Ordered(pairs))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
     }
 }
 

@@ -1,11 +1,11 @@
-//! `tokenizer.json`, as the library tokenizers writes it, and objects in the order of their file.
+//! `tokenizer.json`, as the library tokenizers writes it.
 
+use crate::container::json::collect_members;
 use crate::error::{Error, Result};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::fmt;
-use std::marker::PhantomData;
 
 /// The file, as far as the keys of a GGUF depend on it.
 #[derive(Debug, Deserialize)]
@@ -61,10 +61,6 @@ pub(super) enum PairMerge {
     Pair([String; 2]),
 }
 
-/// The members of an object, in their order.
-#[derive(Debug)]
-pub(super) struct Members<T>(pub Vec<(String, T)>);
-
 impl TokenizerFile {
     pub(super) fn of(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|error| Error::new(format!("cannot be read: {error}")))
@@ -114,7 +110,7 @@ impl<'de> Deserialize<'de> for Vocabulary {
                 f.write_str("a vocabulary")
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<Vocabulary, A::Error> {
-                collect(map).map(Vocabulary)
+                collect_members(map).map(Vocabulary)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Vocabulary, A::Error> {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
@@ -123,28 +119,4 @@ impl<'de> Deserialize<'de> for Vocabulary {
         }
         deserializer.deserialize_any(VocabularyVisitor)
     }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct MembersVisitor<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for MembersVisitor<T> {
-            type Value = Members<T>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<Members<T>, A::Error> {
-                collect(map).map(Members)
-            }
-        }
-        deserializer.deserialize_map(MembersVisitor(PhantomData))
-    }
-}
-
-fn collect<'de, T: Deserialize<'de>, A: MapAccess<'de>>(mut map: A) -> std::result::Result<Vec<(String, T)>, A::Error> {
-    let mut members = Vec::new();
-    while let Some(member) = map.next_entry()? {
-        members.push(member);
-    }
-    Ok(members)
 }

@@ -1,6 +1,7 @@
 //! The files of a folder that describe a tokenizer.
 
-use super::file::{Members, TokenizerFile};
+use super::file::TokenizerFile;
+use crate::container::Members;
 use crate::container::json::as_json;
 use crate::error::{Error, Result};
 use crate::io::listing::entries;
