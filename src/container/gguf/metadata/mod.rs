@@ -28,7 +28,7 @@ pub(crate) use tokenizer::TokenizerFacts;
 /// Ends of the names of classes that generate text. Other classes have other outputs, or none.
 const GENERATORS: [&str; 2] = ["ForCausalLM", "ForConditionalGeneration"];
 
-/// What a folder says about a language model.
+/// The metadata of a language model, as its folder gives it.
 #[derive(Debug)]
 pub(crate) struct FolderMetadata {
     /// The keys, without those about the types of tensors.
@@ -68,9 +68,7 @@ pub(crate) fn of_folder(
     let before = if let Base::With(keys) = recipe.base { keys } else { &[] };
     for row in before.iter().chain(recipe.keys) {
         if let Some(value) = row.value(config).map_err(in_config)? {
-            let is_whole = row.key.starts_with("tokenizer.");
-            let name = if is_whole { row.key.to_owned() } else { format!("{architecture}.{}", row.key) };
-            keys.set(&name, value);
+            keys.set(&format!("{architecture}.{}", row.key), value);
         }
     }
     let rows = tensors.iter().find(|(name, _)| *name == "token_embd.weight").and_then(|(_, shape)| shape.first());

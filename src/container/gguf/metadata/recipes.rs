@@ -8,7 +8,7 @@ use super::keys::KeyValue;
 use crate::error::Result;
 use serde_json::Value;
 
-/// What a type of model needs besides the common keys.
+/// The metadata of some types of models, besides the common keys.
 pub(super) struct Recipe {
     pub model_types: &'static [&'static str],
     pub base: Base,
@@ -26,7 +26,7 @@ pub(super) enum Base {
     None,
 }
 
-/// A key and the rule for its value. The name is that after the architecture, or a whole one of the tokenizer.
+/// A key and the rule for its value. The name is that after the architecture, or after `tokenizer.ggml`.
 #[derive(Clone, Copy)]
 pub(super) struct KeyRow {
     pub key: &'static str,
@@ -50,7 +50,7 @@ pub(super) enum ValueRule {
     Computed(fn(&Config) -> Result<Option<KeyValue>>),
 }
 
-/// What becomes of a key without a field.
+/// The treatment of a key without a field.
 #[derive(Clone, Copy)]
 pub(super) enum Absent {
     Refused,
@@ -58,13 +58,15 @@ pub(super) enum Absent {
     Is(u32),
 }
 
-/// How the tokenizer is read.
+/// The kinds and the keys of the tokenizer of some types of models.
 pub(super) struct TokenizerRule {
     /// The kinds that the files of the folder may have. The first for which there are files counts.
     pub kinds: &'static [TokenizerKind],
     /// Special tokens by their texts, if no file names others.
     pub texts: &'static [(&'static str, &'static str)],
-    /// Keys that are set last, after `tokenizer.ggml.`.
+    /// Keys that are set first, and that the files of the tokenizer may set again.
+    pub defaults: &'static [KeyRow],
+    /// Keys that are set last.
     pub keys: &'static [KeyRow],
     /// The number of tokens is a multiple of this.
     pub padding: u32,
@@ -92,6 +94,7 @@ pub(super) enum TokenizerKind {
 const BPE: TokenizerRule = TokenizerRule {
     kinds: &[TokenizerKind::Bpe],
     texts: &[],
+    defaults: &[],
     keys: &[],
     padding: 1,
     has_ends_of_turns: false,
@@ -330,9 +333,8 @@ pub(super) static RECIPES: &[Recipe] = &[
             count("attention.head_count_kv", &["num_attention_heads", "n_head"]),
             number(EPSILON, &["layer_norm_epsilon", "layer_norm_eps"]),
             computed("rope.dimension_count", |config| rotated_of_width(config, None)),
-            fixed("tokenizer.ggml.add_bos_token", ValueRule::FixedFlag(false)), // unless the tokenizer sets it
         ],
-        tokenizer: BPE,
+        tokenizer: TokenizerRule { defaults: &[fixed("add_bos_token", ValueRule::FixedFlag(false))], ..BPE },
     },
     Recipe {
         model_types: &["glm4"],

@@ -13,7 +13,7 @@ mod splits;
 
 use super::config::Config;
 use super::keys::{KeyValue, Keys};
-use super::recipes::{TokenizerKind, TokenizerRule};
+use super::recipes::{KeyRow, TokenizerKind, TokenizerRule};
 use crate::container::gguf::GgufKey;
 use crate::container::gguf::write::KeyList;
 use crate::error::{Error, Kind, Result};
@@ -45,7 +45,7 @@ const SPECIAL_FIELDS: [&str; 7] =
 const VISIBLE: [&str; 7] =
     ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
 
-/// What a tokenizer is, for reports.
+/// Describes a tokenizer in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenizerFacts {
     /// Its kind, in words.
@@ -131,6 +131,7 @@ pub(super) fn add(
         let what = "its tokenizer has no pre-tokenizer that could be named";
         return Err(Error::usage(what).in_file(folder).without("pre_tokenizer"));
     }
+    set(rule.defaults.iter(), config, keys)?;
     if rule.has_space_setting
         && let Some(has_prefix) = writer.files.setting("add_prefix_space").and_then(serde_json::Value::as_bool)
     {
@@ -144,11 +145,7 @@ pub(super) fn add(
         TokenizerKind::ByteFallback | TokenizerKind::Gemma4 => writer.fallback(kind, keys)?,
     };
     // Tokens of bytes have no spaces in front.
-    for row in rule.keys.iter().filter(|row| kind != TokenizerKind::Bpe || row.key != "add_space_prefix") {
-        if let Some(value) = row.value(config)? {
-            keys.set(&format!("tokenizer.ggml.{}", row.key), value);
-        }
-    }
+    set(rule.keys.iter().filter(|row| kind != TokenizerKind::Bpe || row.key != "add_space_prefix"), config, keys)?;
     if rule.has_ends_of_turns {
         let settings: Option<serde_json::Value> = json_file(folder, "generation_config.json")?;
         let ends = settings.as_ref().and_then(|settings| settings.get("eos_token_id")?.as_array());
@@ -159,6 +156,16 @@ pub(super) fn add(
     }
     facts.has_template = writer.files.template.is_some();
     Ok(facts)
+}
+
+/// Sets keys of the tokenizer.
+fn set(rows: impl Iterator<Item = &'static KeyRow>, config: &Config, keys: &mut Keys) -> Result<()> {
+    for row in rows {
+        if let Some(value) = row.value(config)? {
+            keys.set(&format!("tokenizer.ggml.{}", row.key), value);
+        }
+    }
+    Ok(())
 }
 
 impl TokenizerWriter<'_> {
