@@ -56,7 +56,7 @@ pub struct Tensors<'a> {
     by_name: OnceLock<ByName<'a>>,
 }
 
-/// What a reader of values finds by name.
+/// Weights and tensors by name, for a reader of values.
 struct ByName<'a> {
     /// Indices of the quantized weights that can be decoded.
     weights: HashMap<String, usize>,

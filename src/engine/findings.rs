@@ -48,7 +48,7 @@ pub(super) struct StepFindings {
     pub(super) firsts: Firsts,
     pub(super) tally: Option<Box<accuracy::AccuracyTally>>,
     pub(super) encoded: Option<Box<EncodeTally>>,
-    /// What is left of the delta of adapters.
+    /// Figures about the rest of the delta of adapters.
     pub(super) survival: Option<Box<SurvivalTally>>,
     /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     pub(super) sums: Box<[Hasher]>,

@@ -48,7 +48,7 @@ pub struct Outcome {
     /// Accuracy of the weight, if it was quantized.
     #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
-    /// What is left of the delta of adapters.
+    /// Figures about the rest of the delta of adapters.
     #[doc(hidden)] // for the program
     pub delta: Option<Box<DeltaFigures>>,
 }

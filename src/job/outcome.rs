@@ -155,7 +155,7 @@ pub struct TensorReport {
     /// The stored tensor that holds a plain tensor of an expert, with the tensors of other experts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) stack: Option<Box<PartReport>>,
-    /// What is left of the delta of the adapters that were merged into it.
+    /// Figures about the rest of the delta of the adapters that were merged into it.
     #[serde(rename = "lora", skip_serializing_if = "Option::is_none", default)]
     pub(crate) delta: Option<Box<DeltaFigures>>,
     /// SHA-256 of its bytes in the input, if requested.

@@ -1,4 +1,4 @@
-//! What an adapter is, without its base.
+//! Describes an adapter without its base.
 
 use super::adapter::{Adapter, AdapterModule, AdapterPart, Dialect};
 use super::scale::Scales;

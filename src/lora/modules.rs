@@ -23,7 +23,7 @@ pub(super) struct Changes<'b, 'm> {
     pub notes: Vec<LoraNote>,
 }
 
-/// What an adapter changes.
+/// The changes of an adapter, for its description.
 #[derive(Default)]
 pub(super) struct Changed {
     rank: Option<[u64; 2]>,

@@ -1,4 +1,4 @@
-//! How much of a delta survives rounding or quantizing.
+//! Measures how much of a delta survives rounding or quantizing.
 //!
 //! With `W` the weight, `D` the delta and `Q` the rounding: **kept** is `<Q(W + D) - Q(W), D> / |D|^2`, 1 if on average the
 //! whole delta arrives, 0 if it is gone. **Delta SNR** compares `|D|^2` with the noise `Q(W + D) - (W + D)` in the space of
@@ -20,7 +20,7 @@ pub(crate) struct Survivors<'s> {
     pub first: u64,
     pub base: &'s [f64],
     pub merged: &'s [f64],
-    /// What is written of `base`, and of `merged`.
+    /// The values that are written for `base`, and for `merged`.
     pub stored_base: &'s [f64],
     pub stored_merged: &'s [f64],
 }
@@ -370,7 +370,7 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
     vectors
 }
 
-/// What is left of the delta of a weight.
+/// Figures about the rest of the delta of a weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeltaFigures {
     /// The length of the delta, as a share of the length of the weight.

@@ -143,10 +143,9 @@ fn ends_of_parts(model: &Model, weight: &FoundWeight) -> Result<Vec<(usize, Stri
         let is_matrix = stored.shape.len() == 3 && stored.shape[0] == count;
         let is_known = |suffix: &&str| is_matrix && weight.layout.has_stacks(*role, suffix);
         let suffix = stored.name.strip_prefix(&*weight.name).filter(is_known);
-        suffix
-            .filter(|_| bank_of(stored.name).is_some())
-            .map(|suffix| (*at, format!("weight{suffix}")))
-            .ok_or_else(|| undivided(&format!("tcast knows no form of '{}' for single experts", shorten(stored.name))))
+        suffix.filter(|_| bank_of(stored.name).is_some()).map(|suffix| (*at, format!("weight{suffix}"))).ok_or_else(
+            || undivided(&format!("tcast does not know the name of '{}' for single experts", shorten(stored.name))),
+        )
     });
     ends.collect()
 }

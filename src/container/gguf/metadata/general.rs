@@ -24,7 +24,7 @@ const SAMPLING_NUMBERS: &[(&str, &[&str])] = &[
     ("mirostat_tau", &["mirostat_tau"]),
     ("mirostat_eta", &["mirostat_eta"]),
 ];
-/// Where repositories are.
+/// The address in front of the names of repositories.
 const HUB: &str = "https://huggingface.co/";
 /// Suffixes of a number of weights.
 const SUFFIXES: [(f64, &str); 4] = [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")];

@@ -1,4 +1,4 @@
-//! What the forms of such folders share: their files, the archives in them, and tensors of several pieces.
+//! The common parts of all forms of such folders: their files, the archives in them, and tensors of several pieces.
 
 use super::super::code::PickleFacts;
 use super::super::types::TorchType;

@@ -217,7 +217,7 @@ fn sums(outer: &[u64], inner: &[u64], most: u64) -> Result<Vec<u64>> {
     Ok(outer.iter().flat_map(|outer| inner.iter().map(move |inner| outer + inner)).collect())
 }
 
-/// How one axis of a mesh divides a tensor.
+/// The division of a tensor along one axis of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MeshPlacement {
     Replicate,

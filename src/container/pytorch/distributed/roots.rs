@@ -1,10 +1,10 @@
-//! Which tensors of a distributed checkpoint are read: those under a root, by the paths that the checkpoint records.
+//! Selects the tensors under a root, by the paths that a distributed checkpoint records.
 
 use super::super::code::{RootInfo, no_such_root};
 use super::super::tree::is_key_of_weights;
 use crate::error::Result;
 
-/// Keys of what training needs besides the weights.
+/// Keys of the state of a training, which is no weight.
 const TRAINING: [&str; 10] = [
     "optimizer",
     "optimizers",

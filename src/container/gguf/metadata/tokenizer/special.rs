@@ -25,7 +25,7 @@ const OTHER_ENDS: [(&str, Option<&str>); 2] = [("eot", Some("eot")), ("eom", Som
 /// The flags that llama.cpp knows.
 const FLAGS: [&str; 3] = ["bos", "eos", "sep"];
 
-/// What is special in a tokenizer.
+/// The special tokens of a tokenizer, and the flags about them.
 pub(super) struct SpecialTokens {
     kinds: Vec<(&'static str, Option<&'static str>)>,
     numbers: Vec<(&'static str, u32)>,
