@@ -21,8 +21,9 @@ pub use shared::{FileArgs, ReportArgs, ShardArgs, ViewArgs};
 
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 
 /// Overview of the program, for users who give no arguments.
@@ -81,11 +82,11 @@ impl Cli {
     /// # Errors
     /// When they do not fit together.
     pub fn parsed(arguments: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(arguments)?;
-        Ok(match cli.command {
-            Command::Quantize(args) => Self { command: Command::Quantize(Box::new(args.with_scheme())), ..cli },
-            _ => cli,
-        })
+        let mut cli = Self::try_parse_from(arguments)?;
+        if let Command::Quantize(args) = &mut cli.command {
+            args.choose_scheme();
+        }
+        Ok(cli)
     }
 
     /// Refuses arguments whose mistake only shows when the files are known.
@@ -94,9 +95,7 @@ impl Cli {
     /// When a type has no flag.
     pub fn checked(self) -> Result<Self, clap::Error> {
         match &self.command {
-            Command::Cast(args) => {
-                args.check_type(Self::command).and_then(|()| args.check_words(Self::command)).map(|()| self)
-            }
+            Command::Cast(args) => args.check_type(command).and_then(|()| args.check_words(command)).map(|()| self),
             _ => Ok(self),
         }
     }
@@ -177,17 +176,67 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[command(about = "Convert the values of a file or a folder of shards to another type")]
-    Cast(Box<CastArgs>),
+    Cast(OnDemand<CastArgs>),
     #[command(about = "Decode quantized weights: values instead of codes and scales")]
-    Dequantize(Box<DequantizeArgs>),
+    Dequantize(OnDemand<DequantizeArgs>),
     #[command(about = "Quantize weights: codes and scales that engines load")]
-    Quantize(Box<QuantizeArgs>),
+    Quantize(OnDemand<QuantizeArgs>),
     #[command(about = "Reinterpret the bits of elements as another type, or print them")]
-    Bitcast(Box<BitcastArgs>),
+    Bitcast(OnDemand<BitcastArgs>),
     #[command(about = "Convert tensors to their common type")]
-    Promote(PromoteArgs),
+    Promote(OnDemand<PromoteArgs>),
     #[command(about = "List the contents of a file or a folder of shards")]
-    Inspect(InspectArgs),
+    Inspect(OnDemand<InspectArgs>),
     #[command(about = "Show how two files or folders of shards differ")]
-    Diff(DiffArgs),
+    Diff(OnDemand<DiffArgs>),
+}
+
+/// Arguments of a subcommand, which clap describes when a command line names it: to describe those of all subcommands
+/// takes more than half of the instructions of a start.
+#[derive(Debug)]
+pub struct OnDemand<T>(pub Box<T>);
+
+impl<T: Args> Args for OnDemand<T> {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        // The help of the program shows the text of the subcommand, which the comment of `T` would replace.
+        command.defer(|command| {
+            let about = command.get_about().cloned().unwrap_or_default();
+            T::augment_args(command).about(about)
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: FromArgMatches> FromArgMatches for OnDemand<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(|args| Self(Box::new(args)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl<T> Deref for OnDemand<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for OnDemand<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// Returns the description of the whole command line, with the arguments of all subcommands.
+#[must_use]
+pub fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
 }

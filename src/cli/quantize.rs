@@ -103,7 +103,7 @@ pub struct QuantizeArgs {
 impl QuantizeArgs {
     /// Puts the first scheme into the options: with several, it is the scheme of the weights that no rule names. Several
     /// schemes of one output are stored in a layout that has all of them, if there is one.
-    pub(super) fn with_scheme(mut self) -> Self {
+    pub(super) fn choose_scheme(&mut self) {
         let schemes = self.candidates();
         self.options.scheme = schemes.first().copied();
         if self.options.layout.is_none() && self.compare.is_empty() {
@@ -112,7 +112,6 @@ impl QuantizeArgs {
             let is_default = |layout: &&str| schemes.iter().all(|scheme| scheme.default_layout() == *layout);
             self.options.layout = common.filter(|layout| !is_default(layout));
         }
-        self
     }
 
     /// Returns all schemes that the arguments name.

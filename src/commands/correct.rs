@@ -14,8 +14,8 @@ use crate::container::{ReadOptions, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, MLX};
 use crate::read::Model;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -193,7 +193,7 @@ fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
         return Some(begun(typed));
     }
     // Only the nearest: `quantze` is not `dequantize`.
-    let command = Cli::command();
+    let command = cli::command();
     let near = nearest(&foreign::plain(name), command.get_subcommands().map(Command::get_name));
     near.map(|near| vec![typed.replaced(at, 1, [near])])
 }

@@ -1,10 +1,10 @@
 //! Commands that continue an unfinished conversion.
 
-use crate::cli::Cli;
+use crate::cli;
 use crate::options::RecordedOptions;
 use crate::staging::{InterruptedWork, WorkState};
 use crate::text::{flag_with, quoted, remove_folder};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use serde_json::Value;
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(super) fn go_back(folder: &Path) -> Option<String> {
 
 /// Returns the subcommand with this name, if it can continue unfinished work.
 fn subcommand(operator: &str) -> Option<Command> {
-    Cli::command().find_subcommand(operator).filter(|found| has_flag(found, "resume")).cloned()
+    cli::command().find_subcommand(operator).filter(|found| has_flag(found, "resume")).cloned()
 }
 
 fn has_flag(subcommand: &Command, name: &str) -> bool {

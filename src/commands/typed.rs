@@ -2,11 +2,11 @@
 
 use super::foreign;
 use super::schemes::schemes_in;
-use crate::cli::Cli;
+use crate::cli;
 use crate::container::{Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, Scheme};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ pub(super) struct TypedLine<'a> {
 
 impl<'a> TypedLine<'a> {
     pub(super) fn new(line: &'a [OsString]) -> Self {
-        let command = Cli::command();
+        let command = cli::command();
         let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
         let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
         Self { line, subcommand }

@@ -5,14 +5,13 @@ use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
 use super::schemes::{offered, scheme_in, similar};
 use super::typed::{is_quantized, several_types};
-use crate::cli::{Cli, OVERVIEW};
+use crate::cli::{self, OVERVIEW};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::operator::cast::{self, CastAttributes};
 use crate::quant::{GGUF, SCHEMES, Scheme};
 use crate::text::{command_line, shorten, visible};
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::path::Path;
@@ -188,7 +187,7 @@ fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)
 
 /// Removes clap's tips that could lead astray: flags and values that only look a little alike, and flags that destroy.
 fn leave_bad_tips(error: &mut clap::Error, arguments: &[OsString]) {
-    let command = Cli::command();
+    let command = cli::command();
     let subcommand = arguments.iter().skip(1).find_map(|word| command.find_subcommand(word.to_str()?));
     let near = word(error, ContextKind::InvalidArg).zip(subcommand);
     let near = near.and_then(|(typed, subcommand)| similar_flag(subcommand, typed));

@@ -5,7 +5,6 @@
 
 mod man;
 
-use clap::CommandFactory;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -28,11 +27,15 @@ fn check(path: &str, generated: &[u8]) {
     assert!(found == generated, "{path} is stale: refresh it with TCAST_REFRESH=1 cargo test --test generated");
 }
 
+/// The subcommands but `help`, which has no page.
+fn subcommands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help")
+}
+
 /// The pages by file, the program's own first.
 fn man_pages() -> Vec<(String, String)> {
-    let mut command = tcast::cli::Cli::command();
-    command.build();
-    let subcommands = command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help");
+    let command = tcast::cli::command();
+    let subcommands = subcommands(&command);
     let pages: Vec<(String, &clap::Command)> = std::iter::once(("tcast".to_owned(), &command))
         .chain(subcommands.map(|subcommand| (format!("tcast-{}", subcommand.get_name()), subcommand)))
         .collect();
@@ -57,7 +60,7 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
     let plain = |page: &str| page.replace("\\c\n", "").replace("\\ ", " ").replace("\\-", "-").replace("\\(aq", "'");
     let pages: Vec<(String, String)> = man_pages().into_iter().map(|(path, page)| (path, plain(&page))).collect();
     let mut seen = 0;
-    for subcommand in tcast::cli::Cli::command().get_subcommands() {
+    for subcommand in subcommands(&tcast::cli::command()) {
         let path = format!("man/tcast-{}.1", subcommand.get_name());
         let (_, page) = pages.iter().find(|(found, _)| *found == path).unwrap();
         for long in subcommand.get_arguments().filter_map(clap::Arg::get_long) {
@@ -80,7 +83,7 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
 #[test]
 fn man_pages_list_schemes_and_values_of_flags() {
     let page = fs::read_to_string(root().join("man/tcast-quantize.1")).unwrap().replace("\\-", "-");
-    for scheme in tcast::cli::Cli::command().find_subcommand("quantize").unwrap().get_arguments() {
+    for scheme in tcast::cli::command().find_subcommand("quantize").unwrap().get_arguments() {
         let is_listed = scheme.get_long() == Some("scheme");
         for value in scheme.get_possible_values().iter().filter(|value| is_listed && value.get_name() != "keep") {
             assert!(page.contains(&format!("\n.TP\n\\fB{}\\fR", value.get_name())), "{}", value.get_name());
@@ -109,7 +112,7 @@ fn man_pages_list_schemes_and_values_of_flags() {
 #[test]
 fn man_pages_show_no_default_of_a_switch() {
     let mut seen = 0;
-    for subcommand in tcast::cli::Cli::command().get_subcommands() {
+    for subcommand in subcommands(&tcast::cli::command()) {
         let page = fs::read_to_string(root().join(format!("man/tcast-{}.1", subcommand.get_name()))).unwrap();
         assert!(!page.contains("[default: false]"), "{}", subcommand.get_name());
         seen += page.matches("[default: ").count();

@@ -61,7 +61,11 @@ fn entry_of(subcommand: &Command) -> String {
 /// The arguments under their headings, which stand in the order of the help.
 fn options(command: &Command) -> String {
     let mut groups: Vec<(&str, String)> = vec![("Arguments", String::new()), ("Options", String::new())];
-    for arg in command.get_arguments() {
+    // What all subcommands take is last, as in the help.
+    let mut arguments: Vec<&Arg> = command.get_arguments().collect();
+    arguments
+        .sort_by_key(|arg| (["help", "version"].iter().position(|last| arg.get_id() == last), arg.is_global_set()));
+    for arg in arguments {
         let heading = arg.get_help_heading().unwrap_or(if arg.is_positional() { "Arguments" } else { "Options" });
         match groups.iter_mut().find(|(known, _)| *known == heading) {
             Some((_, entries)) => *entries += &option(arg),

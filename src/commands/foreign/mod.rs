@@ -330,8 +330,8 @@ pub(super) const SWITCHES: &[Switch] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use clap::{Command, CommandFactory};
+    use crate::cli;
+    use clap::Command;
 
     fn has(command: &Command, flag: &str) -> bool {
         let is_it = |arg: &clap::Arg| match flag.strip_prefix("--") {
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_tables_exists_and_no_word_in_its_place_does() {
-        let command = Cli::command();
+        let command = cli::command();
         for (name, _) in FLAGS {
             let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
             for (words, ours) in rows(name) {

@@ -100,12 +100,12 @@ pub(in crate::commands) fn means_keep(target: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use clap::{Command, CommandFactory};
+    use crate::cli;
+    use clap::Command;
 
     #[test]
     fn every_value_of_the_tables_is_one_of_its_flag() {
-        let command = Cli::command();
+        let command = cli::command();
         for (flag, _, ours) in VALUES {
             let arg = |subcommand: &Command| {
                 subcommand.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--")).cloned()
