@@ -40,13 +40,15 @@ pub(super) fn plans<'a>(
     // ONNX models keep integers and scales, so their codes are never cast.
     let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
     let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
-    let may_be_codes = has_codes && !is_of_weights && Codes::may_be_in(source);
+    let may_hold_codes = LazyCell::new(|| Codes::may_be_in(source)); // it looks at all tensors
+    let may_be_codes = has_codes && !is_of_weights && *may_hold_codes;
     let has_experts = job.task.contents().is_some_and(|contents| contents.experts.is_some());
     // The new names and the lists of a model without codes need no weights.
-    let is_of_codes = source.dropped.was_quantized || !source.added_weights.is_empty() || Codes::may_be_in(source);
+    let has_other_codes = source.dropped.was_quantized || !source.added_weights.is_empty();
     let has_changes =
         !selection.renames.is_empty() || source.dropped.was_quantized || !source.added.is_empty() || has_experts;
-    let is_renamed = !is_of_weights && has_changes && (has_experts || is_of_codes) && !source.is_model();
+    let needs_weights = || has_experts || has_other_codes || *may_hold_codes;
+    let is_renamed = !is_of_weights && has_changes && !source.is_model() && needs_weights();
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
         && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
