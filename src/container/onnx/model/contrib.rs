@@ -127,10 +127,11 @@ impl ModelGraph<'_> {
             let codes = String::from_utf8_lossy(self.value_name(one.codes)).into_owned();
             let plain = without_suffix(&codes);
             let free = plain.filter(|name| !self.has_value(name.as_bytes()) && names.insert((*name).to_owned()));
-            one.name = free.map(str::to_owned).unwrap_or_else(|| {
+            let other = || {
                 let stored = self.stored_name(&codes, tensors[one.scale].elements.stored_dtype());
                 if number == 0 { stored } else { copy_of(&stored, number + 1) }
-            });
+            };
+            one.name = free.map_or_else(other, str::to_owned);
         }
     }
 }
