@@ -18,7 +18,7 @@ arithmetic of the library that defines their layout, copies all other tensors, a
 config.json. A large model takes as much memory as a small one.
 
 In an ONNX model, tcast computes the DequantizeLinear nodes whose codes, scales and zero points are constants, and puts \
-their values in their place. Other quantized nodes stay.",
+their values in their place. MatMulNBits and GatherBlockQuantized become MatMul and Gather. Other quantized nodes stay.",
     override_usage = "tcast dequantize [OPTIONS] <MODEL>
        tcast dequantize --finish <OUT>",
     after_help = "Example: tcast dequantize llama-fp8
@@ -36,7 +36,7 @@ pub struct DequantizeArgs {
         help = "A .safetensors, .gguf, .pt or .onnx file, or a folder of shards",
         long_help = "A .safetensors file or a checkpoint of PyTorch, or a folder of shards with or without an index; config.json describes how \
                        the weights are quantized. Or a GGUF model (.gguf; any file of a split one), or an ONNX \
-                       model (.onnx) with DequantizeLinear nodes."
+                       model (.onnx) with DequantizeLinear, MatMulNBits or GatherBlockQuantized nodes."
     )]
     pub model: Option<PathBuf>,
 
@@ -86,7 +86,7 @@ const EXAMPLES: &str = "Examples:
   tcast dequantize tiny.gguf --names huggingface --config tiny-llama -o decoded
       writes a checkpoint with the names of transformers, and the config of tiny-llama
   tcast dequantize quantized.onnx -o plain.onnx
-      computes the DequantizeLinear nodes of weights
+      computes the weights that DequantizeLinear, MatMulNBits and GatherBlockQuantized nodes decode
   tcast dequantize llama-fp8 --dry-run
       shows each weight with its layout and its new type
 

@@ -364,7 +364,7 @@ fn no_weights(model: &Model) -> Error {
         let error = Error::new("holds no quantized weights");
         return if details.is_empty() { error.of(Kind::Plain) } else { model.in_whole(error.with_details(details)) };
     }
-    let error = Error::new("has no DequantizeLinear node that tcast can compute");
+    let error = Error::new("has no node with codes that tcast can decode");
     error.with_details(model.nodes_with_codes().collect())
 }
 

@@ -145,7 +145,8 @@ pub enum Packing {
     Flat,
     /// One stream through all rows, low bits of a byte first (ONNX).
     Stream,
-    /// The rows of the transpose, as blocks of 32 codes in 16 bytes: [.., columns, rows / 32, 16] (gpt-oss).
+    /// The rows of the transpose, as blocks of the codes of a group, low bits first: [.., columns, groups, bytes]
+    /// (gpt-oss, ONNX Runtime). The last block is padded.
     TransposedBlocks,
     /// Each column of the transpose is a stream of bits in int32 words, low bits first: [columns * bits / 32, rows]
     /// (GPTQ). Codes of 3 bits may span two words.
@@ -243,14 +244,21 @@ pub enum Zeros {
     /// Like `Offset`, but in the order of the transpose, [groups, rows], if the part exists, and codes are centered. The
     /// types of products are those of the layout (`ComfyUI`).
     Added,
-    /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0 (ONNX).
+    /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0, or half of the range of
+    /// [`CodeValues::Unsigned`] (ONNX).
     Stream,
+    /// Packed like the codes of [`Packing::TransposedBlocks`], as one block: [columns, bytes]; half of the range if the
+    /// part is missing (ONNX Runtime).
+    PackedBlocks,
+    /// As many as scales, in their order and dtype; half of the range if the part is missing. The products of codes and of
+    /// zero points with scales are float32, and so is their difference (ONNX Runtime).
+    Scaled,
 }
 
 impl Zeros {
     /// True if numbers are added to the products.
     pub(super) fn are_offsets(self) -> bool {
-        matches!(self, Self::Offset | Self::Added)
+        matches!(self, Self::Offset | Self::Added | Self::Scaled)
     }
 }
 
@@ -335,7 +343,8 @@ pub struct Layout {
     pub partial_groups: bool,
     /// A type of scales, besides the one it is written with, in which moved scales stay.
     pub kept_scales: Option<Dtype>,
-    /// True if scales and zero points are tensors of a model's graph, which nodes read.
+    /// True if scales and zero points are tensors of a model's graph, which nodes read. They may be lists of the same
+    /// length.
     pub is_in_graph: bool,
     /// True if the library stacks the experts of a layer in one tensor, and divides no stack when it loads.
     pub stacks_experts: bool,

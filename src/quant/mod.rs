@@ -54,8 +54,9 @@ pub use layout::{
     ScaleOrder, Zeros, codes_in_words,
 };
 pub use libraries::{
-    COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target, find,
-    hf_quant_config_of, layouts, metadata_of, named_dtype, quantize_config_of,
+    COMFYUI, COMPRESSED_TENSORS, GATHER, GGUF, MATMUL_NBITS, MATMUL_NBITS_SCALED, MLX, ONNX, SCHEMES,
+    comfy_metadata_of, config_of, default_target, find, hf_quant_config_of, layouts, metadata_of, named_dtype,
+    quantize_config_of,
 };
 pub use parts::{BlockParameters, LinearAxis, Parameters, Part};
 pub use recognize::{

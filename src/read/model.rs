@@ -2,9 +2,13 @@
 
 use super::Model;
 use crate::container::Input;
-use crate::container::onnx::model::{Dequantization, ModelGraph};
+use crate::container::onnx::model::{CodesForm, Dequantization, ModelGraph};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{FoundWeight, LinearAxis, ONNX, Parameters, Problem, Recognized, Role};
+use crate::quant::{
+    FoundWeight, GATHER, Group, LinearAxis, MATMUL_NBITS, MATMUL_NBITS_SCALED, ONNX, Parameters, Problem, Recognized,
+    Role,
+};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -12,7 +16,7 @@ use std::sync::Arc;
 const MOST: u64 = 64 << 20;
 
 impl<'a> Model<'a> {
-    /// Finds the weights that `DequantizeLinear` nodes decode.
+    /// Finds the weights that nodes decode, or compute with.
     pub(super) fn recognize_model(&mut self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();
         let graph = &*self.graph.insert(Arc::new(ModelGraph::of(input)?)).clone();
@@ -41,21 +45,32 @@ impl<'a> Model<'a> {
 
     /// Describes the nodes of a model that keep their codes.
     pub(crate) fn nodes_with_codes(&self) -> impl Iterator<Item = String> {
-        let decoding = self.found.nodes_that_stay.iter().map(|(reason, count, node)| match count {
-            1 => format!("node '{node}' (DequantizeLinear) stays: {reason}"),
-            count => format!("{count} DequantizeLinear nodes stay, '{node}' is one: {reason}"),
-        });
-        decoding.chain(self.found.left.iter().map(|(operator, count)| match count {
+        self.found.nodes_that_stay.iter().cloned().chain(self.found.left.iter().map(|(operator, count)| match count {
             1 => format!("1 node of type {operator} keeps its codes"),
             count => format!("{count} nodes of type {operator} keep their codes"),
         }))
     }
 
     fn folded_weight(&self, folded: &Dequantization, name: String, left: &mut u64) -> Result<FoundWeight> {
-        let axis = folded.axis.map(|(axis, block_size)| LinearAxis { axis, block_size });
-        let mut parameters = Parameters::linear(axis);
+        let linear = |axis, block_size| Parameters::linear(Some(LinearAxis { axis, block_size }));
+        let (layout, mut parameters) = match folded.form {
+            CodesForm::Linear(None) => (&ONNX, Parameters::linear(None)),
+            CodesForm::Linear(Some((axis, block_size)))
+            | CodesForm::Gather { axis, block_size, unsigned_bits: None } => (&ONNX, linear(axis, block_size)),
+            CodesForm::Gather { axis, block_size, unsigned_bits } => {
+                (&GATHER, Parameters { bits: unsigned_bits, ..linear(axis, block_size) })
+            }
+            CodesForm::Product { shape, bits, block_size } => {
+                let zero_point = folded.zero_point.and_then(|at| self.tensors[at].dtype);
+                let is_packed = folded.group_index.is_none() && zero_point.is_none_or(|dtype| dtype == Dtype::Uint8);
+                let (bits, group) = (Some(bits), Some(Group::Block([block_size, 1])));
+                let parameters = Parameters { shape: Some(shape.to_vec()), bits, group, ..Parameters::default() };
+                (if is_packed { &MATMUL_NBITS } else { &MATMUL_NBITS_SCALED }, parameters)
+            }
+        };
         let mut parts = vec![(Role::Codes, folded.codes), (Role::Scale, folded.scale)];
         parts.extend(folded.zero_point.map(|at| (Role::ZeroPoint, at)));
+        parts.extend(folded.group_index.map(|at| (Role::GroupIndex, at)));
         for &(role, at) in &parts {
             let stored = self.stored(at);
             if stored.mapped().is_some() {
@@ -71,7 +86,8 @@ impl<'a> Model<'a> {
             stored.open()?.fill(&mut bytes).map_err(|error| stored.error(error))?;
             parameters.held.push((role, Arc::from(bytes)));
         }
-        let shape = self.tensors[folded.codes].shape.to_vec();
-        Ok(FoundWeight { module: name.clone(), name, layout: &ONNX, parameters, shape, parts })
+        let (_, codes) = self.file_tensor(folded.codes);
+        let shape = folded.form.shape(codes);
+        Ok(FoundWeight { module: name.clone(), name, layout, parameters, shape, parts })
     }
 }

@@ -45,6 +45,7 @@ mod mlx_experts;
 mod mlx_moves;
 mod models_in_folders;
 mod not_tensors;
+mod onnx_blocks;
 mod onnx_casts;
 mod onnx_models;
 mod onnx_quantize;

@@ -331,7 +331,7 @@ fn what_cannot_be_decoded_stays_and_is_named() {
         let number =
             u8::from(reason.contains("not a constant") && !graph.windows(2).any(|pair| pair == [11 << 3 | 2, 3]));
         let message = format!(
-            "tcast: error: in.onnx: has no DequantizeLinear node that tcast can compute\n  \
+            "tcast: error: in.onnx: has no node with codes that tcast can decode\n  \
              node 'DequantizeLinear_{number}' (DequantizeLinear) stays: {reason}\n"
         );
         let outcome = bench.run("dequantize in.onnx -o out.onnx");
@@ -346,7 +346,7 @@ fn what_cannot_be_decoded_stays_and_is_named() {
     }
     // An output without a name is none.
     bench.write("in.onnx", &model(&[codes.clone(), scale.clone(), dequantize(&["q", "s"], "", &[])].concat()));
-    let message = "tcast: error: in.onnx: has no DequantizeLinear node that tcast can compute\n";
+    let message = "tcast: error: in.onnx: has no node with codes that tcast can decode\n";
     bench.run("dequantize in.onnx -o out.onnx").expect(1, "", message);
     let contrib =
         field(1, &[field(1, b"x"), field(1, b"q"), field(4, b"MatMulNBits"), field(7, b"com.microsoft")].concat());

@@ -94,6 +94,15 @@ impl DecodeBuffers {
         }
         self.global = global_scale(steps, parts, [matrix, below], &mut self.scratch);
         steps.scales.fetch(geometry, &place, parts, &mut self.scratch, scales);
+        if steps.zeros.order == Zeros::Scaled {
+            let zeros = &mut self.zeros[..scales.len()];
+            if geometry.zero.is_none() {
+                zeros.fill(steps.zeros.middle(geometry).to_le_bytes());
+            }
+            for (zero, scale) in zeros.iter_mut().zip(&*scales) {
+                *zero = (-(f32::from_le_bytes(*zero) * f32::from_le_bytes(*scale))).to_le_bytes();
+            }
+        }
         if steps.arithmetic == Arithmetic::Library {
             combine(steps, scales, self.global, &mut self.scratch);
         }

@@ -24,13 +24,7 @@ pub(in crate::quant) struct CodeWindow<'a> {
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl<'a> CodeWindow<'a> {
-    /// True if codes take whole bytes, so that they need no unpacking.
-    #[inline(always)]
-    pub(super) fn is_plain(&self) -> bool {
-        self.bits >= 8
-    }
-
-    /// Returns the codes, which must be plain and not transposed.
+    /// Returns the codes, which must be plain.
     #[inline(always)]
     pub(super) fn plain(&self) -> &'a [u8] {
         let bytes = self.bits / 8;
@@ -40,17 +34,27 @@ impl<'a> CodeWindow<'a> {
 
 impl Packing {
     /// Returns the number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
-    fn rows_of_word(self) -> Option<usize> {
+    fn rows_of_word(self, bits: usize) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream => None,
             Self::TransposedWords => Some(1),
-            Self::TransposedBlocks | Self::AwqWords => Some(8),
+            Self::TransposedBlocks | Self::AwqWords => Some(32 / bits),
         }
     }
 
     /// Returns the number of rows that share cache lines.
     pub(super) fn line_rows(self) -> usize {
-        self.rows_of_word().map_or(1, |rows| if rows == 1 { 64 } else { 128 })
+        match self {
+            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream => 1,
+            Self::TransposedWords => 64,
+            Self::TransposedBlocks | Self::AwqWords => 128,
+        }
+    }
+
+    /// True if the codes of a window take whole bytes that follow each other, so that they need no unpacking.
+    #[inline(always)]
+    pub(super) fn is_plain(self, window: &CodeWindow) -> bool {
+        window.bits >= 8 && self != Self::TransposedBlocks
     }
 
     /// Returns the largest number of rows to decode at a time. Stored rows of gpt-oss are short and on different pages.
@@ -74,7 +78,7 @@ impl Packing {
     pub(in crate::quant) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
         let mut tile = TransposedTile::default();
         let window = &tile.read(self, window, 1).unwrap_or(*window);
-        if window.is_plain() {
+        if self.is_plain(window) {
             out.copy_from_slice(window.plain());
         } else {
             self.unpack_row(window, out);
@@ -93,14 +97,14 @@ impl Packing {
             Self::Planes => planes(window, out),
             Self::Flat => flat(window, out),
             Self::Stream => through_rows(window, out),
-            Self::TransposedBlocks => nibbles_of_planes(window, window.row % 8, out),
-            Self::AwqWords => nibbles_of_planes(window, AWQ_NIBBLES[window.row % 8] as usize, out),
+            Self::TransposedBlocks => codes_of_planes(window, window.row * window.bits % 32, out),
+            Self::AwqWords => codes_of_planes(window, 4 * AWQ_NIBBLES[window.row % 8] as usize, out),
         }
     }
 }
 
 /// Codes of some rows and columns of a matrix whose transpose is stored. A line holds either the words of a row, as in
-/// [`Packing::Rows`], or words of one column each with codes of eight rows, whose bytes are [`split`].
+/// [`Packing::Rows`], or words of one column each with codes of several rows, whose bytes are [`split`].
 #[derive(Default)]
 pub(super) struct TransposedTile {
     lines: Vec<u8>,
@@ -113,7 +117,7 @@ impl TransposedTile {
     /// `None` if the transpose is not stored.
     #[inline(always)]
     pub(super) fn read(&mut self, packing: Packing, window: &CodeWindow, rows: usize) -> Option<CodeWindow<'_>> {
-        let rows_of_word = packing.rows_of_word()?;
+        let rows_of_word = packing.rows_of_word(window.bits)?;
         let lines = window.row / rows_of_word..(window.row + rows).div_ceil(rows_of_word);
         let bits = if rows_of_word == 1 { window.bits } else { 32 };
         let words = window.column * bits / 32..(window.column + window.columns) * bits / 32;
@@ -285,12 +289,12 @@ fn through_rows(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// Unpacks the codes of one of the eight rows of a line of [`split`] words.
+/// Unpacks the codes of one of the rows of a line of [`split`] words, which begin at this bit of the words.
 #[inline(always)]
-fn nibbles_of_planes(window: &CodeWindow, nibble: usize, out: &mut [u8]) {
-    let line = &window.bytes[window.row / 8 * window.stride..];
-    let shift = nibble % 2 * 4;
-    for (code, byte) in out.iter_mut().zip(&line[nibble / 2 * (window.stride / 4) + window.column..]) {
-        *code = byte >> shift & 15;
+fn codes_of_planes(window: &CodeWindow, bit: usize, out: &mut [u8]) {
+    let line = &window.bytes[window.row * window.bits / 32 * window.stride..];
+    let (shift, mask) = (bit % 8, u8::MAX >> (8 - window.bits));
+    for (code, byte) in out.iter_mut().zip(&line[bit / 8 * (window.stride / 4) + window.column..]) {
+        *code = byte >> shift & mask;
     }
 }

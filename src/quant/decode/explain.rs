@@ -122,7 +122,7 @@ impl Grid {
             is_indexed: geometry.group_index.is_some(),
             scale: geometry.scale.dtype,
             global_scale: geometry.global.map(|slot| slot.dtype),
-            has_zero_points: geometry.zero.is_some() && !layout.zeros.are_offsets(),
+            has_zero_points: geometry.zero.is_some() && !matches!(layout.zeros, Zeros::Offset | Zeros::Added),
         }
     }
 }
@@ -240,7 +240,8 @@ impl Decoder {
             Combination::Nothing | Combination::Over127 => None,
         };
         let factor = f64::from(steps.scales.factor());
-        let has_offsets = steps.zeros.order.are_offsets();
+        let has_offsets = matches!(steps.zeros.order, Zeros::Offset | Zeros::Added);
+        let row_index = self.row_index(parts, within..within + 1)?;
         let mut all = Vec::new();
         let [start, end] = [columns.start as usize, columns.end as usize];
         for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
@@ -263,7 +264,10 @@ impl Decoder {
                     None if packing == Packing::Flat => (row as usize * width + at) / geometry.block[1] as usize,
                     None => at / geometry.block[1] as usize,
                 };
-                let below = within / geometry.block[0] as usize;
+                let below = match &row_index {
+                    Some(index) => index[0] as usize,
+                    None => within / geometry.block[0] as usize,
+                };
                 let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
                 let place = GroupRange { matrix, below, groups: group..group + 1 };
                 steps.scales.fetch(geometry, &place, parts, &mut scratch, &mut scale);
@@ -288,11 +292,12 @@ impl Decoder {
                     }
                     _ => None,
                 };
+                let middle = (steps.zeros.order == Zeros::Scaled).then(|| steps.zeros.middle(geometry));
                 all.push(Explanation {
                     code: bits_at(at - column),
                     code_bits: geometry.bits,
                     number: centre.map_or(number, |centre| number + centre),
-                    zero_point: zero_point.filter(|_| !has_offsets).or(centre),
+                    zero_point: zero_point.filter(|_| !has_offsets).or(centre).or(middle),
                     scale,
                     // Offsets are added.
                     offset: zero_point.filter(|_| has_offsets).map(|offset| -f64::from(offset)),

@@ -45,6 +45,8 @@ pub(in crate::quant) struct DecodeGeometry {
     /// Zero points, or offsets.
     pub(in crate::quant) zero: Option<Slot>,
     pub(in crate::quant) group_index: Option<Slot>,
+    /// True if the group index has the groups of rows.
+    pub(in crate::quant) has_row_index: bool,
     pub(in crate::quant) map: Option<Slot>,
     pub(in crate::quant) nested: Option<[Slot; 2]>,
     /// Number of scales that share a nested scale.
@@ -55,23 +57,26 @@ impl DecodeGeometry {
     pub(in crate::quant) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let parts = Parts { layout, parts };
         if layout.codes.packing == Packing::Stream {
-            return Self::linear(&parts, parameters.linear);
+            return Self::linear(&parts, parameters);
         }
         parts.check_shapes(parameters.shape.as_deref())?;
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let bits = bits(&parts, parameters, codes.1.dtype)?;
         let weight = WeightShape::new(&parts, parameters, &codes.1, bits)?;
         let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        let has_row_index = layout.codes.packing == Packing::TransposedBlocks;
+        let indexed = if has_row_index { weight.rows } else { weight.columns };
         let group_index = match parts.find(Role::GroupIndex)? {
-            Some(_) if !matches!(layout.zeros, Zeros::PackedDown | Zeros::PackedTransposed) => {
+            Some(_) if !matches!(layout.zeros, Zeros::PackedDown | Zeros::PackedTransposed | Zeros::Scaled) => {
                 return Err(
                     parts.error(format!("it has a group index, which the layout {} does not know", layout.name))
                 );
             }
             Some(found) => {
                 let (slot, part) = parts.typed(found, &[Dtype::Int32, Dtype::Int64])?;
-                if part.shape != [weight.columns] {
-                    return Err(parts.mismatch(&part, &[weight.columns], "one group for each column"));
+                if part.shape != [indexed] {
+                    let what = if has_row_index { "row" } else { "column" };
+                    return Err(parts.mismatch(&part, &[indexed], &format!("one group for each {what}")));
                 }
                 Some(slot)
             }
@@ -96,6 +101,7 @@ impl DecodeGeometry {
             global: None,
             zero: None,
             group_index,
+            has_row_index,
             map: None,
             nested: None,
             nested_group: parameters.nested_group.unwrap_or(256),
@@ -218,7 +224,9 @@ impl DecodeGeometry {
                     of_matrix(&[below, beside]) || of_matrix(&[below, 1, beside, 1]) || is_column || is_number;
                 (is_right || is_scalar, vec![below, beside])
             }
-            ScaleOrder::Transposed => (of_matrix(&[beside, below]), vec![beside, below]),
+            ScaleOrder::Transposed => {
+                (of_matrix(&[beside, below]) || is_list(parts, scale, &[beside, below]), vec![beside, below])
+            }
             ScaleOrder::Swizzled => {
                 let padding = parts.layout.codes.padding;
                 let beside = self.columns.next_multiple_of(padding).div_ceil(self.block[1]);
@@ -287,8 +295,11 @@ impl DecodeGeometry {
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
             Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),
+            Zeros::PackedBlocks => (&[Dtype::Uint8], [beside, (below * u64::from(self.bits)).div_ceil(8)]),
+            Zeros::Scaled => (&dtype_of_scales, [beside, below]),
         };
-        let role = if parts.layout.zeros.are_offsets() { Role::Offset } else { Role::ZeroPoint };
+        let are_offsets = matches!(parts.layout.zeros, Zeros::Offset | Zeros::Added);
+        let role = if are_offsets { Role::Offset } else { Role::ZeroPoint };
         let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq | Zeros::Offset);
         let found = if is_needed { Some(parts.need(role)?) } else { parts.find(role)? };
         let Some(found) = found else { return Ok(()) };
@@ -300,7 +311,7 @@ impl DecodeGeometry {
         let (slot, part) = parts.typed(found, dtypes)?;
         let is_plain = parts.layout.zeros == Zeros::Plain && slot.count == self.scale.count;
         let expected = [&weight.leading[..], &expected].concat();
-        if part.shape != expected && !is_plain {
+        if part.shape != expected && !is_plain && !is_list(parts, &part, &expected) {
             return Err(parts.mismatch(&part, &expected, &format!("a weight of {:?}", self.shape)));
         }
         self.zero = Some(slot);
@@ -335,4 +346,9 @@ impl DecodeGeometry {
         }
         Ok(())
     }
+}
+
+/// True if a part of a model's graph is a list of as many elements as an array of this shape.
+fn is_list(parts: &Parts, part: &Part, shape: &[u64]) -> bool {
+    parts.layout.is_in_graph && part.shape == [shape.iter().product::<u64>()]
 }

@@ -1,5 +1,5 @@
 //! The group index: the group of each column, where columns are quantized in the order of their activations (GPTQ's
-//! `desc_act`).
+//! `desc_act`); of each row where the transpose is stored in blocks (ONNX Runtime's `g_idx`).
 
 use super::super::layout::Zeros;
 use super::{DecodeSteps, Decoder};
@@ -20,7 +20,7 @@ impl Decoder {
             Some(-1) if is_unused => Ok(()),
             _ => steps.group_of(&index, column).map(drop),
         })?;
-        if is_unused || geometry.group.is_none() {
+        if is_unused || geometry.group.is_none() || geometry.has_row_index {
             return Ok(());
         }
         let size = geometry.block[1];
@@ -60,13 +60,24 @@ impl Decoder {
 
     /// Returns the groups of some columns; `None` if groups are contiguous.
     pub(in crate::quant) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
-        let Some(steps) = self.steps() else { return Ok(None) };
+        self.groups_of(parts, columns, false)
+    }
+
+    /// Returns the groups of some rows of a matrix; `None` if groups are contiguous.
+    pub(in crate::quant) fn row_index(&self, parts: &[&[u8]], rows: Range<usize>) -> Result<Option<Vec<u32>>> {
+        self.groups_of(parts, rows, true)
+    }
+
+    fn groups_of(&self, parts: &[&[u8]], lines: Range<usize>, are_rows: bool) -> Result<Option<Vec<u32>>> {
+        let Some(steps) = self.steps().filter(|steps| steps.geometry.has_row_index == are_rows) else {
+            return Ok(None);
+        };
         let Some(slot) = steps.geometry.group_index else { return Ok(None) };
         let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
         if steps.is_unused(&index) {
             return Ok(None);
         }
-        columns.map(|column| steps.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
+        lines.map(|line| steps.group_of(&index, line)).collect::<Result<Vec<u32>>>().map(Some)
     }
 }
 
@@ -78,16 +89,18 @@ impl DecodeSteps {
         layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
     }
 
-    fn group_of(&self, index: &GroupIndex, column: usize) -> Result<u32> {
-        let (group, groups) = (index.get(column).unwrap_or_default(), self.geometry.grid[1]);
+    fn group_of(&self, index: &GroupIndex, at: usize) -> Result<u32> {
+        let [below, beside] = self.geometry.grid;
+        let (what, groups) = if self.geometry.has_row_index { ("row", below) } else { ("column", beside) };
+        let group = index.get(at).unwrap_or_default();
         let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
         number.ok_or_else(|| {
-            Error::new(format!("the group index puts column {column} into group {group}, and there are {groups}"))
+            Error::new(format!("the group index puts {what} {at} into group {group}, and there are {groups}"))
         })
     }
 }
 
-/// The stored group of each column.
+/// The stored group of each column or row.
 struct GroupIndex<'a> {
     bytes: &'a [u8],
     dtype: Dtype,

@@ -6,8 +6,9 @@
 //! row holds the values along it, and a block is some neighbours.
 
 use super::super::layout::{Group, Role};
-use super::super::parts::{LinearAxis, Parts};
+use super::super::parts::{LinearAxis, Parameters, Parts};
 use super::geometry::DecodeGeometry;
+use super::weight::bits;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::kernel::Minifloat;
@@ -42,13 +43,20 @@ impl LinearAxis {
 
 impl DecodeGeometry {
     /// Determines the geometry of a tensor of `DequantizeLinear`.
-    pub(super) fn linear(parts: &Parts, axis: Option<LinearAxis>) -> Result<Self> {
-        let layout = parts.layout;
+    pub(super) fn linear(parts: &Parts, parameters: &Parameters) -> Result<Self> {
+        let (layout, axis) = (parts.layout, parameters.linear);
         parts.check_shapes(None)?;
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
         let zero = parts.find(Role::ZeroPoint)?;
-        let shape = codes.1.shape;
+        let bits = bits(parts, parameters, codes.1.dtype)?;
+        // Codes that are packed along the last axis.
+        let unpacked = |stored: &[u64]| {
+            let mut shape = stored.to_vec();
+            shape.last_mut().into_iter().for_each(|length| *length *= u64::from(codes.1.dtype.bits() / bits));
+            shape
+        };
+        let shape = &unpacked(codes.1.shape)[..];
         let count: u64 = shape.iter().product();
         let ([matrices, rows, columns], group, expected) = match axis {
             None => ([1, 1, count], Group::Tensor, Vec::new()),
@@ -68,15 +76,14 @@ impl DecodeGeometry {
             let is_bias = codes.1.dtype == Dtype::Int32;
             parts
                 .typed((*slot, *part), if is_bias { &[Dtype::Int32] } else { std::slice::from_ref(&codes.1.dtype) })?;
-            if part.shape != scale.1.shape && slot.count * scale.0.count != 1 {
+            if unpacked(part.shape) != scale.1.shape && slot.count * scale.0.count != 1 {
                 return Err(parts.mismatch(part, scale.1.shape, "its scale"));
             }
         }
         let block = group.lengths([rows, columns]).map(|length| length.max(1));
         let grid = [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
         let has_own_scales = axis.is_some_and(|axis| axis.block_size > 0);
-        let bits = codes.1.dtype.bits();
-        let bytes = codes.1.dtype.packed_bytes(count).unwrap_or(u64::MAX);
+        let bytes = codes.1.dtype.packed_bytes(codes.0.count).unwrap_or(u64::MAX);
         Ok(Self {
             shape: shape.to_vec(),
             matrices,
@@ -97,6 +104,7 @@ impl DecodeGeometry {
             global: None,
             zero: zero.map(|(slot, _)| slot),
             group_index: None,
+            has_row_index: false,
             map: None,
             nested: None,
             nested_group: 1,

@@ -144,7 +144,7 @@ impl Decoder {
     pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
         let Some(DecodeSteps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
         let [below, beside] = geometry.grid.map(|count| count as usize);
-        let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
+        let middle = zeros.middle(geometry);
         let correction = match zeros.order {
             Zeros::Plain | Zeros::PackedDown => "\"symmetric\" to false",
             Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
@@ -314,11 +314,14 @@ impl Decoder {
                 let run = |decoder: &Self, steps: &DecodeSteps, out: RowOutput| -> Result<DecodeTally> {
                     let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
                     let index = decoder.group_index(parts, columns.clone())?;
+                    let row_index = decoder.row_index(parts, range.clone())?;
                     let DecodeSteps { fused, scales, geometry, .. } = steps;
                     let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
                     let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
                     let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
-                    Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
+                    let decoder =
+                        RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out };
+                    Ok(isa.run(decoder))
                 };
                 let mut tally = run(self, steps, RowOutput::Values(&mut *out))?;
                 if let Some(exact) = &self.exact

@@ -33,6 +33,8 @@ pub(super) struct RowDecoder<'a> {
     pub(super) parts: &'a [&'a [u8]],
     /// The groups of these columns, if they are not contiguous.
     pub(super) index: Option<Vec<u32>>,
+    /// The groups of these rows, likewise.
+    pub(super) row_index: Option<Vec<u32>>,
     pub(super) map: [[u8; 4]; 16],
     pub(super) buffers: DecodeBuffers,
     pub(super) results: Option<Box<Results>>,
@@ -70,7 +72,7 @@ impl Loop for RowDecoder<'_> {
                             columns: count,
                             ..window
                         };
-                        let codes = if window.is_plain() {
+                        let codes = if packing.is_plain(&window) {
                             prefetch_behind(window.plain(), AHEAD);
                             window.plain()
                         } else {
@@ -138,11 +140,15 @@ impl RowDecoder<'_> {
         row: usize,
         end: usize,
     ) -> DecodeTally {
-        let Self { steps, parts, index, buffers, range, columns: decoded, .. } = self;
+        let Self { steps, parts, index, row_index, buffers, range, columns: decoded, .. } = self;
         let DecodeSteps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and the number of elements of the first group before them.
         let width = geometry.columns as usize;
-        let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
+        let below = match row_index {
+            Some(index) => index[row - range.start] as usize,
+            None => within / geometry.block[0] as usize,
+        };
+        let size = geometry.block[1] as usize;
         let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
         let (groups, skip) = match index {
             Some(_) => (0..geometry.grid[1] as usize, 0),

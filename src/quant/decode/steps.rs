@@ -60,6 +60,7 @@ impl CodeDecoding {
             CodeValues::Signed(_) => Self::Kernel(cast(Dtype::Int8, Dtype::Float32)?),
             CodeValues::Levels if geometry.map.is_some() => Self::Map,
             CodeValues::Levels => Self::Integers(1 << (geometry.bits - 1)),
+            CodeValues::Unsigned if layout.zeros == Zeros::Scaled => Self::Integers(0),
             CodeValues::Unsigned if geometry.zero.is_none() || is_centered => Self::Integers(1 << (geometry.bits - 1)),
             CodeValues::Unsigned => Self::Integers(0),
             CodeValues::Map => Self::Map,
@@ -148,11 +149,12 @@ impl DecodeSteps {
             _ => geometry.codes.dtype,
         };
         let fused = widening.fused(code_dtype, zero.is_some());
-        let has_offsets = geometry.zero.is_some() && layout.zeros.are_offsets();
+        let has_zeros = geometry.zero.is_some() || layout.zeros == Zeros::Scaled;
+        let has_offsets = has_zeros && layout.zeros.are_offsets();
         let rounded = product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target);
         let rounded = match layout.zeros {
             Zeros::Offset if has_offsets => geometry.scale.dtype,
-            Zeros::Added => through(layout.product_precision).unwrap_or(Dtype::Float32),
+            Zeros::Added | Zeros::Scaled => through(layout.product_precision).unwrap_or(Dtype::Float32),
             _ => rounded,
         };
         let products = Products { rounded, written: target, has_offsets };
@@ -175,13 +177,14 @@ impl DecodeSteps {
             widening,
             scales: ScaleReader::new(layout, &geometry, parameters.nested_offset).ok_or_else(no_target)?,
             zeros: ZeroPoints {
-                order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
+                order: if has_zeros { layout.zeros } else { Zeros::None },
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
                 kernel: geometry.zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
-                dtype: if layout.zeros == Zeros::Added {
-                    geometry.zero.map_or(geometry.scale.dtype, |slot| slot.dtype)
-                } else {
-                    geometry.codes.dtype
+                dtype: match (layout.zeros, geometry.bits) {
+                    (Zeros::Added | Zeros::Scaled, _) => geometry.zero.map_or(geometry.scale.dtype, |slot| slot.dtype),
+                    (_, 2) if geometry.codes.dtype == Dtype::Uint8 => Dtype::Uint2,
+                    (_, 4) if geometry.codes.dtype == Dtype::Uint8 => Dtype::Uint4,
+                    _ => geometry.codes.dtype,
                 },
                 is_symmetric: parameters.is_symmetric,
             },

@@ -1,6 +1,6 @@
 //! The weight that codes represent: its shape, and the position of its rows in the codes.
 
-use super::super::layout::{CodeValues, Packing};
+use super::super::layout::{CodeValues, Group, Packing};
 use super::super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -43,6 +43,10 @@ impl WeightShape {
         let unfit =
             || parts.error(format!("codes of the layout {} have no shape {:?}", parts.layout.name, codes.shape));
         let given = parameters.shape.as_deref();
+        let height = match parts.layout.fixed_group().or(parameters.group) {
+            Some(Group::Block([height, _])) if parts.layout.codes.packing == Packing::TransposedBlocks => height,
+            _ => parts.layout.codes.padding,
+        };
         let (leading, rows, columns, stored) = match (parts.layout.codes.packing, codes.shape) {
             (Packing::Rows(16), [leading @ .., rows, blocks, 16]) => {
                 (leading, *rows, columns(parts, given, codes, blocks * 16, bits)?, (*rows, Some(blocks * 16)))
@@ -56,8 +60,10 @@ impl WeightShape {
                 (leading, *rows, columns(parts, given, codes, *width, bits)?, (*rows, bytes))
             }
             (Packing::Flat, _) => return Self::flat(parts, given, codes),
-            (Packing::TransposedBlocks, [leading @ .., columns, groups, 16]) => {
-                (leading, groups * 32, *columns, (*columns, groups.checked_mul(16)))
+            (Packing::TransposedBlocks, [leading @ .., columns, groups, bytes])
+                if height.checked_mul(wide) == bytes.checked_mul(8) =>
+            {
+                (leading, groups * height, *columns, (*columns, groups.checked_mul(*bytes)))
             }
             (Packing::TransposedWords, [leading @ .., words, rows]) if (words * 32).is_multiple_of(wide) => {
                 (leading, *rows, words * 32 / wide, (*words, rows.checked_mul(4)))
@@ -77,7 +83,7 @@ impl WeightShape {
                 let fits = shape.len() == own.len()
                     && own.iter().zip(shape).rev().enumerate().all(|(at, (stored, wanted))| match at {
                         0 => *wanted == columns,
-                        1 => *wanted <= *stored && wanted.next_multiple_of(parts.layout.codes.padding) == *stored,
+                        1 => *wanted <= *stored && wanted.next_multiple_of(height.max(1)) == *stored,
                         _ => wanted == stored,
                     });
                 if !fits {

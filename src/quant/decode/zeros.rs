@@ -14,15 +14,20 @@ pub(in crate::quant) struct ZeroPoints {
     pub(in crate::quant) order: Zeros,
     /// Number added to the stored number, modulo the range of codes.
     pub(super) more: u32,
-    /// Conversion to float32, for [`Zeros::Plain`] and offsets.
+    /// Conversion to float32, for [`Zeros::Plain`], [`Zeros::Scaled`] and offsets.
     pub(super) kernel: Option<Kernel>,
-    /// The dtype of zero points, for [`Zeros::Stream`] and [`Zeros::Added`].
+    /// The dtype of zero points, for [`Zeros::Stream`], [`Zeros::Added`] and [`Zeros::Scaled`].
     pub(super) dtype: Dtype,
     /// See [`super::super::parts::Parameters::is_symmetric`].
     pub(super) is_symmetric: bool,
 }
 
 impl ZeroPoints {
+    /// Returns the middle of the range of unsigned codes.
+    pub(super) fn middle(&self, geometry: &DecodeGeometry) -> f32 {
+        if self.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 }
+    }
+
     /// Writes the zero points of some groups of a row of groups; `bytes` holds all of them.
     #[inline(always)]
     pub(in crate::quant) fn fetch(
@@ -57,13 +62,19 @@ impl ZeroPoints {
                     run(kernel, bytes, out.as_flattened_mut(), count);
                 }
             }
-            Zeros::Added => {
+            Zeros::Added | Zeros::Scaled => {
                 let width = self.dtype.bits() as usize / 8;
                 for (out, group) in out.iter_mut().zip(groups) {
                     let at = ((matrix * beside + group) * rows + below) * width;
                     if let Some(kernel) = &self.kernel {
                         run(kernel, &bytes[at..at + width], out, 1);
                     }
+                }
+            }
+            Zeros::PackedBlocks => {
+                let (line, bit) = ((rows * bits).div_ceil(8), below * bits);
+                for (out, column) in out.iter_mut().zip(groups) {
+                    *out = finish(u32::from(bytes[column * line + bit / 8]) >> (bit % 8) & mask);
                 }
             }
             Zeros::PackedDown | Zeros::PackedTransposed => {

@@ -1,11 +1,11 @@
-//! Weights of ONNX models.
+//! Weights of ONNX models: ONNX's own operator, and operators of ONNX Runtime.
 
 use super::base::{BASE, encoding};
 use crate::dtype::Dtype::{
     Float4E2M1, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4,
     Uint8, Uint16,
 };
-use crate::quant::layout::{CodeStorage, CodeValues, Layout, Packing, Precision, Role, Zeros};
+use crate::quant::layout::{CodeStorage, CodeValues, Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
 use crate::quant::rules::{ScaleRule, ScaleShape};
 
 /// Layout of ONNX initializers that a `DequantizeLinear` node decodes. The graph identifies them; their names do not.
@@ -40,3 +40,40 @@ pub static ONNX: Layout = Layout {
     is_in_graph: true,
     ..BASE
 };
+
+/// Layout of the tables of `GatherBlockQuantized`, of unsigned integers; others have the layout [`ONNX`]. Codes of `uint8`
+/// tensors may be packed along the last axis.
+pub static GATHER: Layout = Layout {
+    name: "onnx-gather",
+    library: "ONNX Runtime: GatherBlockQuantized",
+    codes: CodeStorage { values: CodeValues::Unsigned, dtypes: &[Uint4, Uint8], ..ONNX.codes },
+    encoding: None,
+    ..ONNX
+};
+
+/// Layout of the weights of `MatMulNBits`. The weight is [K, N], and each block belongs to a column.
+pub static MATMUL_NBITS: Layout = Layout {
+    name: "onnx-matmulnbits",
+    library: "ONNX Runtime: MatMulNBits",
+    names: &[&[
+        (Role::Codes, ""),
+        (Role::Scale, "_scales"),
+        (Role::ZeroPoint, "_zero_points"),
+        (Role::GroupIndex, "_g_idx"),
+    ]],
+    codes: CodeStorage {
+        values: CodeValues::Unsigned,
+        packing: Packing::TransposedBlocks,
+        dtypes: &[Uint8],
+        padding: 1,
+    },
+    groups: &[Group::ANY_BLOCK],
+    scale_order: ScaleOrder::Transposed,
+    zeros: Zeros::PackedBlocks,
+    is_in_graph: true,
+    ..BASE
+};
+
+/// The same with zero points that are not packed, or a group for each row of the weight.
+pub static MATMUL_NBITS_SCALED: Layout =
+    Layout { name: "onnx-matmulnbits-scaled", zeros: Zeros::Scaled, ..MATMUL_NBITS };

@@ -135,9 +135,8 @@ pub struct Recognized {
     pub plain: Vec<usize>,
     /// In an ONNX model, the operators that compute directly with codes, and the number of nodes of each.
     pub left: Vec<(String, u64)>,
-    /// In an ONNX model, the `DequantizeLinear` nodes that cannot be computed although their codes are stored: the
-    /// reason, their number, and one of them.
-    pub nodes_that_stay: Vec<(&'static str, u64, String)>,
+    /// In an ONNX model, descriptions of the nodes that cannot be computed although their codes are stored.
+    pub nodes_that_stay: Vec<String>,
     /// The codes of these nodes.
     pub codes_that_stay: Vec<usize>,
     /// In an ONNX model, the names of the values that Cast nodes make from a tensor that no other node uses.

@@ -4,7 +4,7 @@
 //! A Constant node gets the new name for its output, and the Cast node follows it. Therefore all references to the
 //! value, in this graph or in a nested one, stay as they are. No other value or node of the model has the new name.
 //! `DequantizeLinear` nodes decode a weight that is stored as codes, one node for each of its users; such nodes are
-//! removed if values replace their codes.
+//! removed if values replace their codes. Nodes that compute with codes then get the operator that computes with values.
 
 use super::super::super::{FileLayout, Form, Input, MetadataChange, Placement, Tensor, too_long};
 use super::super::protobuf::{MessageFields, Value, bytes, head, number, pair};
@@ -12,6 +12,7 @@ use super::super::{
     DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
+use super::contrib::{BlockOperator, without_suffix};
 use super::edit::{Edits, New};
 use super::fields::{attribute, graph, model, node};
 use super::graph::{Dequantization, Holder, ModelGraph, Place, TensorRole, Use, copy_of};
@@ -152,7 +153,10 @@ impl NewModel<'_, '_> {
             TensorChange::Decoded => (Some(scale_dtype(&decoded[0])), Some(decoded[0].name.clone())),
         };
         let target = Storage::packed(to.unwrap_or(from));
-        let len = target.bytes(tensor.count).ok_or_else(too_long)?;
+        let is_decoded = matches!(change, TensorChange::Decoded);
+        let shape = decoded.first().filter(|_| is_decoded).map_or(tensor.shape.to_vec(), |one| one.form.shape(tensor));
+        let new_dims = (shape[..] != *tensor.shape).then(|| dims(&shape));
+        let len = target.bytes(shape.iter().product()).ok_or_else(too_long)?;
         let may_move = place.holder == Holder::Initializer && target.dtype != Dtype::String;
         let moves = may_move && self.goes_beside(len);
         if to.is_none() && !tensor.is_beside() && !moves {
@@ -168,6 +172,7 @@ impl NewModel<'_, '_> {
         let stored = stored.map(|(file, range)| (file, range.start, from, len, target.dtype));
         let (first, elements) = self.elements(target, len, moves, stored);
         self.edits.replace_fields(place.message, |field, _| match (field, to, &name) {
+            (DIMS, ..) => new_dims.as_ref().map(|_| Vec::new()),
             (DATA_TYPE, Some(to), _) => Some(number(DATA_TYPE, onnx_number(to))),
             (NAME, _, Some(name)) if place.holder == Holder::Initializer => Some(bytes(NAME, name)),
             (
@@ -177,6 +182,7 @@ impl NewModel<'_, '_> {
             ) => Some(Vec::new()),
             _ => None,
         })?;
+        let elements = new_dims.into_iter().map(New::Bytes).chain(elements);
         self.edits.insert(graph.body(place.message).end, place.message, elements);
         let Some(name) = name else { return Ok(Some(first)) };
         if place.holder == Holder::Constant {
@@ -188,7 +194,7 @@ impl NewModel<'_, '_> {
             TensorChange::Decoded => {
                 for (number, one) in decoded.iter().enumerate() {
                     if number > 0 {
-                        self.insert_initializer(at, &one.name, (scale_dtype(one), &tensor.shape));
+                        self.insert_initializer(at, &one.name, (scale_dtype(one), &one.form.shape(tensor)));
                     }
                     self.fold(one)?;
                 }
@@ -235,8 +241,7 @@ impl NewModel<'_, '_> {
         let storage = Storage::packed(dtype);
         let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
         let (_, elements) = self.elements(storage, len, self.goes_beside(len), None);
-        let dims = shape.iter().flat_map(|length| number(DIMS, *length)).collect();
-        let start = [dims, number(DATA_TYPE, onnx_number(dtype)), bytes(NAME, name)].concat();
+        let start = [dims(shape), number(DATA_TYPE, onnx_number(dtype)), bytes(NAME, name)].concat();
         let len = start.len() as u64 + elements.iter().map(New::len).sum::<u64>();
         let start = New::Bytes([head(graph::INITIALIZER, len), start].concat());
         let (position, scope) = (self.graph.body(self.graph.holder(at)).end, self.graph.tensors[at].scope);
@@ -302,14 +307,52 @@ impl NewModel<'_, '_> {
         Ok(())
     }
 
-    /// Removes the nodes that decode a tensor. The users of their outputs use the values instead.
+    /// Removes the nodes that decode a tensor. The users of their outputs use the values instead. Nodes that compute with
+    /// the codes get another operator.
     fn fold(&mut self, decoded: &Dequantization) -> Result<()> {
         let graph = self.graph;
         for &node in &decoded.nodes {
+            if let Some(operator) = BlockOperator::of(&graph.node(node)) {
+                self.compute_with_values(node, operator, decoded)?;
+                continue;
+            }
             self.edits.remove(node);
             if graph.node(node).output() != decoded.name.as_bytes() {
                 graph.output_uses(node).iter().try_for_each(|user| self.rename_input(user, &decoded.name))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Replaces the operator of a node by ONNX's operator with values. A bias is added to the product.
+    fn compute_with_values(&mut self, at: usize, operator: BlockOperator, decoded: &Dequantization) -> Result<()> {
+        let (graph, fields) = (self.graph, self.graph.node(at));
+        let is_product = operator == BlockOperator::Product;
+        let bias = fields.inputs.get(5).filter(|name| is_product && !name.is_empty());
+        let [output, name] = [fields.output(), fields.name].map(String::from_utf8_lossy);
+        let product = graph.stored_name(&output, self.tensors[decoded.scale].elements.stored_dtype());
+        let mut slots = 0..;
+        self.edits.replace_fields(at, |field, _| match field {
+            node::INPUT => match slots.next() {
+                Some(slot) if slot == operator.codes_slot() => Some(bytes(node::INPUT, &decoded.name)),
+                Some(slot) if slot > 1 => Some(Vec::new()),
+                _ => None,
+            },
+            node::OUTPUT if bias.is_some() => Some(bytes(node::OUTPUT, &product)),
+            node::NAME => without_suffix(&name).map(|name| bytes(node::NAME, name)),
+            node::OP_TYPE => Some(bytes(node::OP_TYPE, operator.plain())),
+            node::ATTRIBUTE | node::DOMAIN => Some(Vec::new()),
+            _ => None,
+        })?;
+        let end = graph.body(at).end;
+        if !is_product {
+            let [axis] = graph.integers(at, [("gather_axis", 0)]);
+            self.edits.insert(end, at, [New::Bytes(new_attribute("axis", &integer(axis as u64)))]);
+        }
+        if let Some(bias) = bias {
+            let bias = String::from_utf8_lossy(bias);
+            let add = new_node("Add", &[&product, &bias], fields.output(), &product, &[]);
+            self.edits.insert(end, graph.messages[at].parent, [New::Bytes(add)]);
         }
         Ok(())
     }
@@ -368,9 +411,19 @@ fn new_node(op_type: &str, inputs: &[&str], output: &[u8], name: &str, attribute
     let mut new: Vec<u8> = inputs.iter().flat_map(|input| bytes(node::INPUT, input)).collect();
     new.extend([bytes(node::OUTPUT, output), bytes(node::NAME, name), bytes(node::OP_TYPE, op_type)].concat());
     for (name, value) in attributes {
-        new.extend(bytes(node::ATTRIBUTE, [&*bytes(attribute::NAME, name), value].concat()));
+        new.extend(new_attribute(name, value));
     }
     bytes(graph::NODE, new)
+}
+
+/// Serializes an attribute as a field of a node.
+fn new_attribute(name: &str, value: &[u8]) -> Vec<u8> {
+    bytes(node::ATTRIBUTE, [&*bytes(attribute::NAME, name), value].concat())
+}
+
+/// Serializes the lengths of a tensor.
+fn dims(shape: &[u64]) -> Vec<u8> {
+    shape.iter().flat_map(|length| number(DIMS, *length)).collect()
 }
 
 /// Serializes the value and the type of an attribute that is an integer.

@@ -45,8 +45,8 @@ pub(crate) struct ModelGraph<'a> {
     pub(super) uses: Vec<Use>,
     /// The values that are outputs of graphs.
     pub(super) output_values: HashSet<usize>,
-    /// The values of tensors of codes that only `DequantizeLinear` nodes use, with constants as scale and zero point,
-    /// in the order of the tensors.
+    /// The values of tensors of codes that only `DequantizeLinear`, `MatMulNBits` or `GatherBlockQuantized` nodes use, with
+    /// constants as scale and zero point, in the order of the tensors.
     pub(crate) dequantizations: Vec<Dequantization>,
     /// The other nodes whose codes are stored.
     pub(crate) undecoded: Vec<Undecoded>,
@@ -61,22 +61,33 @@ pub(super) struct Use {
     pub slot: usize,
 }
 
-/// The value that `DequantizeLinear` nodes with the same scales compute from a tensor of codes.
+/// The value that nodes with the same scales compute from a tensor of codes, or with.
 #[derive(Debug)]
 pub(crate) struct Dequantization {
     /// The indices of the tensors.
     pub codes: usize,
     pub scale: usize,
     pub zero_point: Option<usize>,
-    /// The axis of the scales, and the number of elements of a block along it, or 0. A nonexistent axis is beyond all
-    /// axes.
-    pub axis: Option<(usize, u64)>,
+    pub group_index: Option<usize>,
+    pub form: CodesForm,
     /// The name of the value.
     pub name: String,
     pub(super) nodes: Vec<usize>,
 }
 
-/// A `DequantizeLinear` node that is not computed although its codes are stored.
+/// Arrangement of codes and scales, by the operator of the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodesForm {
+    /// `DequantizeLinear`: the axis of the scales, and the number of elements of a block along it, or 0. A nonexistent
+    /// axis is beyond all axes.
+    Linear(Option<(usize, u64)>),
+    /// `GatherBlockQuantized`: the same for blocks of unsigned codes of this width, or of signed codes.
+    Gather { axis: usize, block_size: u64, unsigned_bits: Option<u32> },
+    /// `MatMulNBits`: the shape of the weight, [K, N], and blocks along K.
+    Product { shape: [u64; 2], bits: u32, block_size: u64 },
+}
+
+/// A node that is not computed although its codes are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undecoded {
     /// The index of the tensor.
@@ -289,6 +300,11 @@ impl<'a> ModelGraph<'a> {
     /// Returns the name of the value of a tensor; an empty name if it has no value.
     pub(super) fn value_name(&self, tensor: usize) -> &'a [u8] {
         if let PlaceName::Value(name) = self.tensors[tensor].name { name } else { b"" }
+    }
+
+    /// True if a scope defines a value of this name.
+    pub(super) fn has_value(&self, name: &[u8]) -> bool {
+        !range_of(&self.values, &name, |value| value.name).is_empty()
     }
 
     /// True if no other scope defines a value of this name.

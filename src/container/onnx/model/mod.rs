@@ -9,13 +9,14 @@
 //!
 //! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`roles`] finds the role
 //! of each tensor (a weight, the default of an input, a scale, a shape or an index), [`uses`] the nodes that use it and
-//! the tensors that `DequantizeLinear` nodes decode, and [`opsets`] the version that the model must import. [`change`]
+//! the tensors that nodes decode, [`contrib`] such nodes of ONNX Runtime, and [`opsets`] the version that the model must import. [`change`]
 //! lists the edits for new elements, names, types, and Cast or `DequantizeLinear` nodes. [`edit`] applies them, and
 //! adjusts the lengths of the enclosing messages. The result is a sequence of ranges of the old file, which are copied
 //! byte for byte, literal bytes, and elements that the engine converts. With external data, the elements of large
 //! initializers go into a second file, which starts at the end of the model in the plan.
 
 mod change;
+mod contrib;
 mod edit;
 mod fields;
 mod graph;
@@ -27,7 +28,7 @@ mod uses;
 mod values;
 
 pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
-pub(crate) use graph::{Dequantization, ModelGraph, TensorRole};
+pub(crate) use graph::{CodesForm, Dequantization, ModelGraph, TensorRole};
 pub(crate) use uses::WeightUse;
 
 use super::super::{

@@ -1,7 +1,10 @@
 //! The uses of the tensors of a model, and the tensors that nodes decode.
 
 use super::super::super::Input;
-use super::graph::{Dequantization, Holder, ModelGraph, TensorRole, Undecoded, Use, copy_of, label, range_of};
+use super::contrib::BlockOperator;
+use super::graph::{
+    CodesForm, Dequantization, Holder, ModelGraph, TensorRole, Undecoded, Use, copy_of, label, range_of,
+};
 use super::messages::{MessageKind, NodeFields, is_default_domain};
 use std::collections::{BTreeMap, HashSet};
 use std::str::from_utf8;
@@ -67,18 +70,23 @@ impl ModelGraph<'_> {
         self.tensor_of(self.value(self.messages[node].parent, name)?).filter(|tensor| self.is_constant(*tensor))
     }
 
-    /// Returns true if a node decodes the first of its inputs.
+    /// True if a use is that of the codes of a node that decodes them, or computes with their values.
     fn is_decoding(&self, one: &Use) -> bool {
         let node = self.node(one.node);
-        one.slot == 0 && node.operator() == b"DequantizeLinear" && !node.output().is_empty()
+        let slot = match BlockOperator::of(&node) {
+            Some(operator) => Some(operator.codes_slot()),
+            None => (node.operator() == b"DequantizeLinear").then_some(0),
+        };
+        slot == Some(one.slot) && !node.output().is_empty()
     }
 
-    /// Finds the values that `DequantizeLinear` nodes compute. An unreadable tensor has a place but is not in the list
+    /// Finds the values that nodes compute from codes, or with. An unreadable tensor has a place but is not in the list
     /// of tensors, so that the places cannot be matched to the list: in this case, no tensor is decoded.
     pub(super) fn find_dequantizations(&mut self, input: &Input) {
         if !input.contents.unreadable.is_empty() {
             return;
         }
+        let mut names = HashSet::new();
         for codes in 0..self.tensors.len() {
             let uses = self.tensor_uses(codes);
             let nodes: Vec<usize> = uses.iter().filter(|one| self.is_decoding(one)).map(|one| one.node).collect();
@@ -88,7 +96,10 @@ impl ModelGraph<'_> {
             let grouped = self.check_codes(codes, nodes.len() == uses.len()).map_err(|reason| (None, reason));
             let grouped = grouped.and_then(|()| self.group(input, codes, &nodes).map_err(|(at, why)| (Some(at), why)));
             match grouped {
-                Ok(found) => self.dequantizations.extend(found),
+                Ok(mut found) => {
+                    self.name_weights(&input.contents.tensors, &mut found, &mut names);
+                    self.dequantizations.extend(found);
+                }
                 // If one of the nodes stays, all of them do.
                 Err((first, reason)) => self.undecoded.extend(nodes.into_iter().map(|node| {
                     let is_first = first.is_none_or(|first| first == node);
@@ -106,7 +117,7 @@ impl ModelGraph<'_> {
             Some(TensorRole::GraphInput) => Err("its codes are an input of the graph"),
             Some(TensorRole::Shadowing) => Err("a value of an outer graph has the name of its codes"),
             _ if self.is_output(codes) => Err("its codes are an output of a graph"),
-            None if is_decoded_only && self.is_constant(codes) => Ok(()),
+            None | Some(TensorRole::Scale) if is_decoded_only && self.is_constant(codes) => Ok(()),
             _ => Err("its codes have other uses"),
         }
     }
@@ -122,7 +133,7 @@ impl ModelGraph<'_> {
         let mut found: Vec<Dequantization> = Vec::new();
         for &node in nodes {
             let one = self.dequantization(input, codes, node).map_err(|reason| (node, reason))?;
-            let parts = |one: &Dequantization| (one.scale, one.zero_point, one.axis);
+            let parts = |one: &Dequantization| (one.scale, one.zero_point, one.group_index, one.form);
             match found.iter_mut().find(|known| parts(known) == parts(&one)) {
                 Some(known) => known.nodes.extend(one.nodes),
                 None => found.push(one),
@@ -131,7 +142,8 @@ impl ModelGraph<'_> {
         // One of the values can have the name of the codes.
         let mut is_name_free = true;
         let scope = self.tensors[codes].scope;
-        for (number, one) in found.iter_mut().enumerate() {
+        let is_linear = |one: &&mut Dequantization| matches!(one.form, CodesForm::Linear(_));
+        for (number, one) in found.iter_mut().filter(is_linear).enumerate() {
             // The output of a graph keeps its name, so it comes first, and there can be only one.
             one.nodes.sort_by_key(|node| !self.makes_output(*node));
             if let Some(second) = one.nodes.iter().skip(1).find(|node| self.makes_output(**node)) {
@@ -153,14 +165,30 @@ impl ModelGraph<'_> {
         Ok(found)
     }
 
-    /// Returns the value that a node computes from a tensor of codes, or the reason why it cannot be computed.
-    fn dequantization(&self, input: &Input, codes: usize, node: usize) -> Result<Dequantization, &'static str> {
-        let tensors = &input.contents.tensors;
+    /// Returns the tensor of an input of a node, if the node has it, or the reason why it cannot be used.
+    pub(super) fn optional(
+        &self,
+        node: usize,
+        slot: usize,
+        reason: &'static str,
+    ) -> Result<Option<usize>, &'static str> {
         let inputs = self.node(node).inputs;
-        let scale = inputs.get(1).and_then(|name| self.constant(node, name)).ok_or("its scale is not a constant")?;
-        let zero_point = inputs.get(2).filter(|name| !name.is_empty());
-        let zero_point =
-            zero_point.map(|name| self.constant(node, name).ok_or("its zero point is not a constant")).transpose()?;
+        let name = inputs.get(slot).filter(|name| !name.is_empty());
+        name.map(|name| self.constant(node, name).ok_or(reason)).transpose()
+    }
+
+    /// Returns the value that a node computes from a tensor of codes, or with, or the reason why it cannot be computed.
+    fn dequantization(&self, input: &Input, codes: usize, node: usize) -> Result<Dequantization, &'static str> {
+        const SCALE: &str = "its scale is not a constant";
+        const ZERO_POINT: &str = "its zero point is not a constant";
+        let tensors = &input.contents.tensors;
+        if let Some(operator) = BlockOperator::of(&self.node(node)) {
+            let scale = self.optional(node, 2, SCALE)?.ok_or(SCALE)?;
+            let zero_point = self.optional(node, 3, ZERO_POINT)?;
+            return self.blocks(tensors, operator, (codes, scale, zero_point), node);
+        }
+        let scale = self.optional(node, 1, SCALE)?.ok_or(SCALE)?;
+        let zero_point = self.optional(node, 2, ZERO_POINT)?;
         let [axis, block_size, output_type] =
             self.integers(node, [("axis", 1), ("block_size", 0), ("output_dtype", 0)]);
         if output_type != 0 && tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) != Some(output_type)
@@ -172,7 +200,8 @@ impl ModelGraph<'_> {
         let axis = usize::try_from(axis).unwrap_or(usize::MAX);
         let is_scalar = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
         let axis = (block_size > 0 || !is_scalar).then_some((axis, block_size));
-        Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![node] })
+        let form = CodesForm::Linear(axis);
+        Ok(Dequantization { codes, scale, zero_point, group_index: None, form, name: String::new(), nodes: vec![node] })
     }
 
     /// Returns the values of a tensor of codes.
@@ -180,17 +209,22 @@ impl ModelGraph<'_> {
         &self.dequantizations[range_of(&self.dequantizations, &codes, |one| one.codes)]
     }
 
-    /// Returns the reasons why nodes stay although their codes are stored, each with the number of nodes and the label
-    /// of one of them.
-    pub(crate) fn nodes_that_stay(&self) -> Vec<(&'static str, u64, String)> {
-        let mut found: Vec<(&'static str, u64, String)> = Vec::new();
+    /// Describes the nodes that stay although their codes are stored: for each operator and reason, the number of nodes and
+    /// the label of one of them.
+    pub(crate) fn nodes_that_stay(&self) -> Vec<String> {
+        let mut found: Vec<(&[u8], &'static str, u64, String)> = Vec::new();
         for Undecoded { node, reason, .. } in &self.undecoded {
-            match found.iter_mut().find(|(known, ..)| known == reason) {
-                Some((_, count, _)) => *count += 1,
-                None => found.push((reason, 1, self.node_label(*node))),
+            let operator = self.node(*node).op_type;
+            match found.iter_mut().find(|(own, known, ..)| (*own, known) == (operator, reason)) {
+                Some((_, _, count, _)) => *count += 1,
+                None => found.push((operator, reason, 1, self.node_label(*node))),
             }
         }
-        found
+        let describe = |(operator, reason, count, node): (&[u8], _, _, _)| match (label(operator), count) {
+            (operator, 1) => format!("node '{node}' ({operator}) stays: {reason}"),
+            (operator, count) => format!("{count} {operator} nodes stay, '{node}' is one: {reason}"),
+        };
+        found.into_iter().map(describe).collect()
     }
 
     /// Returns the names of the values that Cast nodes compute from a tensor that no other node uses.
@@ -223,16 +257,19 @@ impl ModelGraph<'_> {
     /// Returns the scales and zero points of decoded tensors that other nodes use too.
     pub(crate) fn parts_of_others(&self, decoded: &[&Dequantization]) -> HashSet<usize> {
         let nodes: HashSet<usize> = decoded.iter().flat_map(|found| &found.nodes).copied().collect();
-        let parts = decoded.iter().flat_map(|found| [Some(found.scale), found.zero_point]).flatten();
+        let parts = decoded.iter().flat_map(|found| [Some(found.scale), found.zero_point, found.group_index]).flatten();
         let is_needed =
             |part: usize| self.is_output(part) || self.tensor_uses(part).iter().any(|one| !nodes.contains(&one.node));
         parts.filter(|part| is_needed(*part)).collect()
     }
 
-    /// Returns the operators that compute with codes, and the number of their nodes.
+    /// Returns the operators that compute with codes that are not stored, or that tcast does not decode, and the number of
+    /// their nodes.
     pub(crate) fn quantized_operators(&self) -> BTreeMap<String, u64> {
         let mut operators = BTreeMap::new();
-        for at in self.nodes().filter(|at| self.part(*at) == MessageKind::Graph) {
+        let decoded = self.dequantizations.iter().flat_map(|one| one.nodes.iter().copied());
+        let known: HashSet<usize> = decoded.chain(self.undecoded.iter().map(|one| one.node)).collect();
+        for at in self.nodes().filter(|at| self.part(*at) == MessageKind::Graph && !known.contains(at)) {
             let node = self.node(at);
             if computes_with_codes(&node) {
                 *operators.entry(label(node.op_type)).or_default() += 1;
