@@ -110,7 +110,9 @@ impl Grid {
             }
             CodeValues::Levels => CodeKind::Levels(geometry.bits),
             CodeValues::Unsigned if layout.zeros == Zeros::Added => CodeKind::Levels(geometry.bits),
-            CodeValues::Unsigned if layout.zeros == Zeros::Offset => CodeKind::Offset(geometry.bits),
+            CodeValues::Unsigned if matches!(layout.zeros, Zeros::Offset | Zeros::Fused) => {
+                CodeKind::Offset(geometry.bits)
+            }
             CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
             CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
             CodeValues::Map => CodeKind::Map,
