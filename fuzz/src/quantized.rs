@@ -41,6 +41,7 @@ fn recognize(input: &Input, folder: &Path, config: &str) {
         config: Some(config),
         hf_quant_config: None,
         quantize_config: None,
+        quantization_config: None,
         metadata: &metadata,
         read: &|at| bytes_of(input, at).map(<[u8]>::to_vec),
     });

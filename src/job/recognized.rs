@@ -32,6 +32,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
             config: config.or(block.as_deref()),
             hf_quant_config: None,
             quantize_config: None,
+            quantization_config: None,
             metadata: &metadata,
             read: &|at| small(planned[at]),
         })

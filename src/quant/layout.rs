@@ -145,6 +145,10 @@ pub enum Packing {
     Flat,
     /// One stream through all rows, low bits of a byte first (ONNX).
     Stream,
+    /// One stream through all rows, of [`codes_in_bytes`] codes in a row of bytes. Of codes of 3, 5, 6 and 7 bits, the
+    /// first have the low bits of a byte each, and the rest of the bits hold the others (SDNQ). Codes of 8 bits have the
+    /// shape of the weight, whose groups can be a dimension.
+    Units,
     /// The rows of the transpose, as blocks of the codes of a group, low bits first: [.., columns, groups, bytes]
     /// (gpt-oss, ONNX Runtime). The last block is padded.
     TransposedBlocks,
@@ -159,6 +163,11 @@ pub enum Packing {
 /// Returns the smallest number of codes of this width that fill whole words of 32 bits: 8 of 4 bits, 32 of 3 bits.
 pub fn codes_in_words(bits: u32) -> u64 {
     32 >> bits.trailing_zeros()
+}
+
+/// Returns the smallest number of codes of this width that fill whole bytes: 2 of 4 bits, 8 of 3 bits.
+pub(super) fn codes_in_bytes(bits: u32) -> u64 {
+    8 >> bits.trailing_zeros()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +250,8 @@ pub enum Zeros {
     /// Not zero points but [`Role::Offset`]: as many as scales, in their dtype. The library rounds the product to this
     /// dtype before it adds the offset, and the sum (MLX).
     Offset,
+    /// Like `Offset`, but the product is not rounded before the offset is added (SDNQ).
+    Fused,
     /// Like `Offset`, but in the order of the transpose, [groups, rows], if the part exists, and codes are centered. The
     /// types of products are those of the layout (`ComfyUI`).
     Added,
@@ -258,7 +269,12 @@ pub enum Zeros {
 impl Zeros {
     /// True if numbers are added to the products.
     pub(super) fn are_offsets(self) -> bool {
-        matches!(self, Self::Offset | Self::Added | Self::Scaled)
+        self.are_stored_offsets() || self == Self::Scaled
+    }
+
+    /// True if they are a part of the weight.
+    pub(super) fn are_stored_offsets(self) -> bool {
+        matches!(self, Self::Offset | Self::Fused | Self::Added)
     }
 }
 

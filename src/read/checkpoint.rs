@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint as its model sees them: stored tensors, and quantized weights that several of them form.
 
 use super::{SourceTensor, WeightSource};
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, beside};
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
@@ -21,9 +21,10 @@ pub(crate) struct Model<'a> {
     pub tensors: Vec<StoredTensor<'a>>,
     /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The texts of the files that `ModelOpt` and GPTQ write next to it, if a tensor can be part of a weight.
+    /// The texts of the files that `ModelOpt`, GPTQ and SDNQ write next to it, if a tensor can be part of a weight.
     pub hf_quant_config: Option<&'a str>,
     pub quantize_config: Option<&'a str>,
+    pub quantization_config: Option<&'a str>,
     pub found: Recognized,
     /// The type that weights are decoded to by default, once the config was read for it.
     default_target: OnceLock<Dtype>,
@@ -111,6 +112,7 @@ impl<'a> Model<'a> {
             places,
             hf_quant_config: None,
             quantize_config: None,
+            quantization_config: None,
             found,
             default_target: OnceLock::new(),
             graph: None,
@@ -187,6 +189,7 @@ impl<'a> Model<'a> {
     fn read_side_files(&mut self) -> Result<()> {
         self.hf_quant_config = self.source.side_file(HF_QUANT_CONFIG)?;
         self.quantize_config = self.source.side_file(QUANTIZE_CONFIG)?;
+        self.quantization_config = self.source.side_file(QUANTIZATION_CONFIG)?;
         Ok(())
     }
 
@@ -200,6 +203,7 @@ impl<'a> Model<'a> {
             config: self.config()?,
             hf_quant_config: self.hf_quant_config,
             quantize_config: self.quantize_config,
+            quantization_config: self.quantization_config,
             metadata: &metadata,
             read: &|tensor| self.stored(tensor).small(),
         }))

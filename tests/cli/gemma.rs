@@ -18,7 +18,7 @@ fn config(more: &str) -> String {
 }
 
 const WIDTHS: &str = r#", "num_bits": 4, "quantize_embeddings": true, "modules_to_not_convert": ["lm_head"],
-    "module_quant_configs": {"w2": {"num_bits": 2}, "[.](linear|embedding)[.]w8$": {"num_bits": 8}, "w8": {"num_bits": 2}}"#;
+    "module_quant_configs": {"w2": {"num_bits": 2}, "w8$": {"num_bits": 8}, "[.]w8": {"num_bits": 2}}"#;
 
 #[test]
 fn weights_and_embeddings_are_decoded_as_by_transformers() {

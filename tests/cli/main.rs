@@ -71,6 +71,7 @@ mod remedies;
 mod renames;
 mod round_trips;
 mod scripts;
+mod sdnq;
 mod set_metadata;
 mod several;
 mod staging;

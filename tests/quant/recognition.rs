@@ -93,6 +93,7 @@ impl Checkpoint {
             config: self.config.as_deref(),
             hf_quant_config: self.hf_quant_config.as_deref(),
             quantize_config: None,
+            quantization_config: None,
             metadata: &metadata,
             read: &|index| Ok(self.tensors[index].bytes.clone()),
         })
@@ -237,6 +238,9 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Uint8, &[32, 48]), ("l.0.q.weight_scale", Float32, &[32, 1]), ("l.0.q.input_activation_scale", Float32, &[])]).config(r#"{"quant_method": "gemma", "num_bits": 4}"#), "gemma-packed", q, &[32, 96]),
         (Checkpoint::new(&[("l.e.embedding_quantized", Uint8, &[32, 24]), ("l.e.embedding_scale", Float32, &[32, 3])]).config(r#"{"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": true, "module_quant_configs": {"\\.[de]$": {"num_bits": 2}, "e": {"num_bits": 8}}}"#), "gemma-packed", "l.e.weight", &[32, 96]),
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Float32, &[32, 1])]).config(r#"{"quant_method": "gemma", "num_bits": 8}"#), "gemma-int8", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.scale", Float32, &[32, 1])]).config(r#"{"quant_method": "sdnq", "weights_dtype": "int8"}"#), "sdnq-8bit", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Uint8, &[384, 3]), ("l.0.q.scale", Bfloat16, &[32, 1])]).config(r#"{"quant_method": "sdnq", "weights_dtype": "int3"}"#), "sdnq-int", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Uint8, &[1536]), ("l.0.q.scale", Float32, &[32, 3, 1]), ("l.0.q.zero_point", Float32, &[32, 3, 1])]).config(r#"{"quant_method": "sdnq", "weights_dtype": "uint3", "modules_dtype_dict": {"minimum_4bit": ["q"], "uint8": ["l.0.q.weight"]}}"#), "sdnq-uint", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 1])]), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).config(&ao("Int8WeightOnlyConfig")).torchao("Int8Tensor", r#""qdata", "scale""#), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 3]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 3])]).config(&ao("IntxWeightOnlyConfig")).torchao("IntxUnpackedToInt8Tensor", r#""qdata", "scale", "zero_point""#), "torchao-int8", q, &[32, 96]),

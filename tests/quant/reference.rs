@@ -774,6 +774,102 @@ fn comfy(random: &mut Random, cases: &mut Vec<Case>) {
     }
 }
 
+/// Writes codes in units of SDNQ: the first codes have the low bits of a byte each, and the bits of the others are
+/// listed from the highest, by the byte and the bit that hold them.
+fn units(codes: &[u32], bits: usize) -> Vec<u8> {
+    let others: &[&[(usize, usize)]] = match bits {
+        3 => &[
+            &[(0, 5), (0, 4), (0, 3)],
+            &[(1, 5), (1, 4), (1, 3)],
+            &[(2, 5), (2, 4), (2, 3)],
+            &[(2, 6), (0, 7), (0, 6)],
+            &[(2, 7), (1, 7), (1, 6)],
+        ],
+        5 => &[
+            &[(3, 6), (3, 5), (0, 7), (0, 6), (0, 5)],
+            &[(4, 6), (4, 5), (1, 7), (1, 6), (1, 5)],
+            &[(3, 7), (4, 7), (2, 7), (2, 6), (2, 5)],
+        ],
+        6 => &[&[(0, 7), (0, 6), (1, 7), (1, 6), (2, 7), (2, 6)]],
+        7 => &[&[(0, 7), (1, 7), (2, 7), (3, 7), (4, 7), (5, 7), (6, 7)]],
+        _ => &[],
+    };
+    if others.is_empty() {
+        let mut bytes = vec![0; codes.len() * bits / 8];
+        codes.iter().enumerate().for_each(|(at, code)| put(&mut bytes, at * bits, bits, *code));
+        return bytes;
+    }
+    let low = if bits == 6 { 3 } else { bits }; // bytes of a unit
+    let unit = |codes: &[u32]| {
+        let mut bytes: Vec<u8> = codes[..low].iter().map(|code| *code as u8).collect();
+        for (code, places) in codes[low..].iter().zip(others) {
+            for (at, (byte, bit)) in places.iter().rev().enumerate() {
+                bytes[*byte] |= ((code >> at & 1) as u8) << bit;
+            }
+        }
+        bytes
+    };
+    codes.chunks_exact(low + others.len()).flat_map(unit).collect()
+}
+
+fn sdnq(random: &mut Random, cases: &mut Vec<Case>) {
+    for scale_dtype in [Float32, Bfloat16, Float16] {
+        for (layout, bits) in (2..=8).map(|bits| ("sdnq-int", bits)).chain((1..=8).map(|bits| ("sdnq-uint", bits))) {
+            // Rows of 8 bits that are longer than a segment, and others that start within a unit.
+            let (rows, columns, group) = match bits {
+                8 => (5, 1120, 35),
+                4 => (70, 256, 256),
+                _ => (56, 99, 11),
+            };
+            let is_signed = layout == "sdnq-int";
+            let layout = if (layout, bits) == ("sdnq-int", 8) { "sdnq-8bit" } else { layout };
+            let draft = Draft::new(random, layout, [1, rows, columns], [1, group], bits, scale_dtype);
+            let groups = columns / group;
+            let bytes = units(&draft.codes, bits as usize);
+            let unit = [1, 1, 3, 1, 5, 3, 7, 1][bits as usize - 1];
+            let codes = match (bits, is_signed) {
+                (8, true) => Stored { role: Role::Codes, dtype: Int8, shape: vec![rows, columns / 35, 35], bytes },
+                (8, false) => Stored { role: Role::Codes, dtype: Uint8, shape: vec![rows, columns / 35, 35], bytes },
+                // A byte in each int64.
+                (1, _) => Stored {
+                    role: Role::Codes,
+                    dtype: Int64,
+                    shape: vec![bytes.len()],
+                    bytes: bytes.iter().flat_map(|byte| u64::from(*byte).to_le_bytes()).collect(),
+                },
+                (2 | 4, _) => Stored { role: Role::Codes, dtype: Uint8, shape: vec![bytes.len()], bytes },
+                _ => Stored { role: Role::Codes, dtype: Uint8, shape: vec![bytes.len() / unit, unit], bytes },
+            };
+            let shape = if groups == 1 { vec![rows, 1] } else { vec![rows, groups, 1] };
+            let mut parts = vec![codes, Stored { shape: shape.clone(), ..draft.scale() }];
+            // Far enough from each product that no sum is a tie in float64.
+            let offset = |at: usize| bits_of(round(0.3 + at as f64 / 77.0, scale_dtype), scale_dtype);
+            if !is_signed {
+                let width = scale_dtype.bits() as usize / 8;
+                let bytes = (0..rows * groups).flat_map(|at| offset(at).to_le_bytes()[..width].to_vec()).collect();
+                parts.push(Stored { role: Role::Offset, dtype: scale_dtype, shape, bytes });
+            }
+            let half = 1_i32 << (bits - 1);
+            let code = |code: u32| {
+                let number = code as i32;
+                f64::from(match (is_signed, bits) {
+                    (true, 8) => number as i8 as i32,
+                    (true, _) => number - half,
+                    (false, _) => number,
+                })
+            };
+            let mut case = draft.case(parts, code, plain(scale_dtype), none);
+            if !is_signed {
+                for (at, factors) in case.factors.iter_mut().enumerate() {
+                    factors.offset = number(scale_dtype, offset(at / group));
+                }
+            }
+            case.parameters = Parameters { bits: Some(bits), ..Parameters::default() };
+            cases.push(case);
+        }
+    }
+}
+
 /// The bits of a number of a type.
 fn bits_of(value: f64, dtype: Dtype) -> u32 {
     let bytes = bytes(value, dtype);
@@ -791,6 +887,7 @@ fn cases() -> Vec<Case> {
         transposed(&mut random, &mut cases);
         mlx(&mut random, &mut cases);
         comfy(&mut random, &mut cases);
+        sdnq(&mut random, &mut cases);
     }
     bitsandbytes(&mut cases);
     cases
@@ -805,7 +902,10 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
         "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" | "comfy-int4"
         | "mlx-mxfp4" | "mlx-mxfp8" => f32(code * scale),
         "torchao-fp8" | "torchao-int8" | "quark-fp8" | "quark-int8" | "quark-uint4" => f32((code - zero) * scale),
-        "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => round((code - zero) * scale, scale_dtype),
+        "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" | "sdnq-8bit" | "sdnq-int" => {
+            round((code - zero) * scale, scale_dtype)
+        }
+        "sdnq-uint" => round(f32(add(code * scale, offset)), scale_dtype),
         "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
         "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => round(code * scale, Bfloat16),
         "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" | "quark-mxfp4" => f32(code * to(scale)),
@@ -833,7 +933,7 @@ fn exactly(case: &Case, factors: Factors) -> f64 {
     match case.layout {
         "ct-nvfp4" => code * scale / global,
         "mlx-nvfp4" => code * scale * global / 2688.0,
-        "mlx-affine" | "comfy-awq" | "comfy-w4a8" => add((code - zero) * scale, offset),
+        "mlx-affine" | "comfy-awq" | "comfy-w4a8" | "sdnq-uint" => add((code - zero) * scale, offset),
         "modelopt-nvfp4" | "comfy-nvfp4" => code * scale * global,
         "bnb-int8" => code * scale / 127.0,
         _ => (code - zero) * scale,

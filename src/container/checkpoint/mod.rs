@@ -25,7 +25,9 @@ pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard
 pub(crate) use naming::model_type;
 pub use naming::{AssembledTensor, Naming};
 pub(crate) use side_files::describes;
-pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
+pub use side_files::{
+    CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype,
+};
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
 use super::pytorch::{is_shard_of_pieces, open_folder};

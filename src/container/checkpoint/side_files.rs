@@ -24,8 +24,10 @@ pub const CONFIG: &str = "config.json";
 pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 /// GPTQ's description of a quantized checkpoint.
 pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
+/// SDNQ's description of a quantized checkpoint.
+pub const QUANTIZATION_CONFIG: &str = "quantization_config.json";
 /// The files that describe the storage of weights.
-pub(super) const DESCRIPTIONS: [&str; 3] = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG];
+pub(super) const DESCRIPTIONS: [&str; 4] = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, QUANTIZATION_CONFIG];
 /// Remedy for a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
 /// Name endings of weight files. Such files hold the weights of the original model, not of the result.
@@ -188,7 +190,7 @@ pub fn is_inside(path: &str) -> bool {
 /// The texts of [`DESCRIPTIONS`]. Each file is read at most once, because a second read
 /// could return another version.
 #[derive(Default)]
-pub(super) struct Descriptions([OnceLock<Option<String>>; 3]);
+pub(super) struct Descriptions([OnceLock<Option<String>>; DESCRIPTIONS.len()]);
 
 impl Descriptions {
     fn get(&self, name: &str) -> Option<&OnceLock<Option<String>>> {

@@ -12,7 +12,7 @@ pub use patterns::is_composite;
 
 pub(super) use engine::only;
 pub(super) use json::{ValueEdit, edited, listed, with_members, with_new, without_members};
-pub(super) use modules::{MatchStyle, ModuleList, glob};
+pub(super) use modules::{MatchStyle, ModuleList, PartEntry, PatternMap, glob};
 pub(super) use object::{ConfigObject, lengths, parse, sides};
 pub(super) use patterns::{
     ModulePatterns, all_experts, entry_of_compressed_tensors, excluded_by_pattern, expert_of, pattern_of,
@@ -25,7 +25,7 @@ use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use json::without_names;
-use modules::{ModuleMap, PatternMap};
+use modules::ModuleMap;
 use patterns::named_by_pattern;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

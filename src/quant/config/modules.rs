@@ -16,6 +16,41 @@ pub(in crate::quant) enum MatchStyle {
     Transformers,
     /// `ModelOpt`: Python's fnmatch.
     Globs,
+    /// SDNQ: see [`PartEntry`].
+    Parts,
+}
+
+/// An entry of SDNQ, which it compares with the names of weights: `x.y.weight`.
+pub(in crate::quant) enum PartEntry<'e> {
+    /// The whole name.
+    Module(&'e str),
+    /// A regular expression, anchored at the start, for one part of the name between dots, a beginning (after a dot), or
+    /// a pattern with `*`.
+    Pattern(String),
+    /// A name of something else.
+    Nothing,
+}
+
+impl<'e> PartEntry<'e> {
+    pub(in crate::quant) fn of(entry: &'e str) -> Self {
+        const WEIGHT: &str = ".weight";
+        // Patterns are compared with the names of modules.
+        let (name, end) = entry.strip_suffix(WEIGHT).map_or((entry, ""), |name| (name, "$"));
+        match (entry.strip_prefix('.'), entry.contains('*')) {
+            (Some(_), _) => {
+                let start = name.get(1..).unwrap_or_default();
+                let (start, end) = start.strip_suffix('.').map_or((start, end), |start| (start, r"(\.|$)"));
+                Self::Pattern(regex::escape(start) + end)
+            }
+            (None, true) => {
+                let (start, end) = name.strip_suffix(".*").map_or((name, end), |start| (start, r"(\.|$)"));
+                Self::Pattern(start.replace(".*", r"\.*").replace('*', ".*") + end)
+            }
+            (None, false) if !end.is_empty() => Self::Module(name),
+            (None, false) if entry.contains('.') => Self::Nothing,
+            (None, false) => Self::Pattern(format!(r"(.*\.)?{}(\.|$)", regex::escape(entry))),
+        }
+    }
 }
 
 /// Values by the names of modules. Prefixes of a long name are looked up in time linear in its length.
@@ -143,6 +178,14 @@ impl ModuleList {
                 (MatchStyle::Prefixed, Some(text)) => anchored(text),
                 (MatchStyle::Transformers, _) if !is_plain(entry) => anchored(entry),
                 (MatchStyle::Globs, _) if !is_plain(entry) => glob(entry),
+                (MatchStyle::Parts, _) => match PartEntry::of(entry) {
+                    PartEntry::Pattern(text) => anchored(&text),
+                    PartEntry::Module(module) => {
+                        list.names.insert(module.to_owned(), ());
+                        continue;
+                    }
+                    PartEntry::Nothing => continue,
+                },
                 _ => {
                     list.names.insert((*entry).to_owned(), ());
                     continue;

@@ -87,20 +87,25 @@ impl<'a> ConfigObject<'a> {
         Ok(self.typed(&[key], "an object", Value::as_object)?.map(ConfigObject::new))
     }
 
-    /// Returns the objects in the object under this key, by name.
-    pub(in crate::quant) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
-        let objects = match self.get(key) {
+    /// Returns the members of the object under this key, in the order of the file if it matters.
+    pub(in crate::quant) fn in_order_of_file(&self, key: &str) -> Result<Vec<(&'a String, &'a Value)>> {
+        let members = match self.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => return Ok(Vec::new()),
             Some(value) => value.as_object().ok_or_else(|| Error::new(format!("its {key} is not an object")))?,
         };
+        let positions: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
+        let mut members: Vec<_> = members.iter().collect();
+        members.sort_by_key(|(name, _)| positions.get(name));
+        Ok(members)
+    }
+
+    /// Returns the objects in the object under this key, by name.
+    pub(in crate::quant) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
         let object = |(name, value): (&'a String, &'a Value)| {
             let inner = value.as_object().map(|inner| (name, ConfigObject::new(inner)));
             inner.ok_or_else(|| Error::new(format!("its {key} says of '{}' what is not an object", shorten(name))))
         };
-        let mut objects = objects.iter().map(object).collect::<Result<Vec<_>>>()?;
-        let positions: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
-        objects.sort_by_key(|(name, _)| positions.get(name));
-        Ok(objects)
+        self.in_order_of_file(key)?.into_iter().map(object).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Unpacks codes of every packing to one code per byte.
 
-use super::super::layout::Packing;
+use super::super::layout::{Packing, codes_in_bytes};
 use crate::kernel::prefetch;
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ impl Packing {
     /// Returns the number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
     fn rows_of_word(self, bits: usize) -> Option<usize> {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream => None,
+            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream | Self::Units => None,
             Self::TransposedWords => Some(1),
             Self::TransposedBlocks | Self::AwqWords => Some(32 / bits),
         }
@@ -45,7 +45,7 @@ impl Packing {
     /// Returns the number of rows that share cache lines.
     pub(super) fn line_rows(self) -> usize {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream => 1,
+            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream | Self::Units => 1,
             Self::TransposedWords => 64,
             Self::TransposedBlocks | Self::AwqWords => 128,
         }
@@ -97,6 +97,7 @@ impl Packing {
             Self::Planes => planes(window, out),
             Self::Flat => flat(window, out),
             Self::Stream => through_rows(window, out),
+            Self::Units => units(window, out),
             Self::TransposedBlocks => codes_of_planes(window, window.row * window.bits % 32, out),
             Self::AwqWords => codes_of_planes(window, 4 * AWQ_NIBBLES[window.row % 8] as usize, out),
         }
@@ -286,6 +287,50 @@ fn through_rows(window: &CodeWindow, out: &mut [u8]) {
                 *code = bytes[bit / 8] >> (bit % 8) & mask;
             }
         }
+    }
+}
+
+/// Unpacks codes of [`Packing::Units`], whose stored rows are units.
+#[inline(always)]
+fn units(window: &CodeWindow, out: &mut [u8]) {
+    let size = codes_in_bytes(window.bits as u32) as usize;
+    let start = window.row * window.width + window.column;
+    let (mut skip, mut rest) = (start % size, out);
+    for unit in window.bytes[start / size * window.stride..].chunks_exact(window.stride) {
+        if rest.is_empty() {
+            break;
+        }
+        let (codes, after) = rest.split_at_mut((size - skip).min(rest.len()));
+        codes.copy_from_slice(&unit_codes(window.bits, unit)[skip..][..codes.len()]);
+        (skip, rest) = (0, after);
+    }
+}
+
+/// Returns the codes of a unit (SDNQ, `packed_int/unpack.py`).
+#[inline(always)]
+fn unit_codes(bits: usize, unit: &[u8]) -> [u8; 8] {
+    let low = |at: usize| unit[at] & ((1 << bits) - 1);
+    match bits {
+        3 => {
+            let last = |at: usize| unit[at] >> 6 | unit[2] >> (4 + at) & 4;
+            let second = |at: usize| unit[at] >> 3 & 7;
+            [low(0), low(1), low(2), second(0), second(1), second(2), last(0), last(1)]
+        }
+        5 => {
+            let last = unit[2] >> 5 | unit[3] >> 3 & 16 | unit[4] >> 4 & 8;
+            let other = |at: usize| unit[at] >> 5 | unit[3 + at] >> 2 & 24;
+            [low(0), low(1), low(2), low(3), low(4), other(0), other(1), last]
+        }
+        6 => {
+            let last = unit[0] >> 6 << 4 | unit[1] >> 6 << 2 | unit[2] >> 6;
+            [low(0), low(1), low(2), last, 0, 0, 0, 0]
+        }
+        7 => std::array::from_fn(|at| match at {
+            7 => unit.iter().fold(0, |last, byte| last << 1 | byte >> 7),
+            at => low(at),
+        }),
+        // Fields, the first in the lowest bits.
+        _ => std::array::from_fn(|at| if at * bits < 8 { unit[0] >> (at * bits) & ((1 << bits) - 1) } else { 0 }),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::buffers::SEGMENT;
 use super::{Decoder, Method};
+use crate::quant::layout::codes_in_bytes;
 use crate::quant::{Packing, ScaleOrder};
 use std::ops::Range;
 
@@ -117,6 +118,11 @@ impl Decoder {
             Packing::Stream => {
                 let [start, end] = [rows.start, rows.end].map(|row| row * geometry.columns * u64::from(geometry.bits));
                 start / 8..end.div_ceil(8)
+            }
+            Packing::Units => {
+                let size = if geometry.bits == 8 { geometry.columns } else { codes_in_bytes(geometry.bits) };
+                let [start, end] = [rows.start, rows.end].map(|row| row * geometry.columns);
+                start / size * geometry.stride..end.div_ceil(size) * geometry.stride
             }
             _ => within(geometry.matrix_bytes, 0, geometry.matrix_bytes),
         };

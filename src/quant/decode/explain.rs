@@ -110,7 +110,9 @@ impl Grid {
             }
             CodeValues::Levels => CodeKind::Levels(geometry.bits),
             CodeValues::Unsigned if layout.zeros == Zeros::Added => CodeKind::Levels(geometry.bits),
-            CodeValues::Unsigned if layout.zeros == Zeros::Offset => CodeKind::Offset(geometry.bits),
+            CodeValues::Unsigned if matches!(layout.zeros, Zeros::Offset | Zeros::Fused) => {
+                CodeKind::Offset(geometry.bits)
+            }
             CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
             CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
             CodeValues::Map => CodeKind::Map,
@@ -122,7 +124,7 @@ impl Grid {
             is_indexed: geometry.group_index.is_some(),
             scale: geometry.scale.dtype,
             global_scale: geometry.global.map(|slot| slot.dtype),
-            has_zero_points: geometry.zero.is_some() && !matches!(layout.zeros, Zeros::Offset | Zeros::Added),
+            has_zero_points: geometry.zero.is_some() && !layout.zeros.are_stored_offsets(),
         }
     }
 }
@@ -240,7 +242,7 @@ impl Decoder {
             Combination::Nothing | Combination::Over127 => None,
         };
         let factor = f64::from(steps.scales.factor());
-        let has_offsets = matches!(steps.zeros.order, Zeros::Offset | Zeros::Added);
+        let has_offsets = steps.zeros.order.are_stored_offsets();
         let row_index = self.row_index(parts, within..within + 1)?;
         let mut all = Vec::new();
         let [start, end] = [columns.start as usize, columns.end as usize];

@@ -5,7 +5,7 @@
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::parts::{Parameters, Part, Parts, Slot};
 use super::codes::CodeWindow;
-use super::weight::{WeightShape, bits};
+use super::weight::{WeightShape, bits, of_groups};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::rotation::is_rotation;
@@ -63,7 +63,8 @@ impl DecodeGeometry {
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let bits = bits(&parts, parameters, codes.1.dtype)?;
         let weight = WeightShape::new(&parts, parameters, &codes.1, bits)?;
-        let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        let mut scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        scale.1.shape = of_groups(&parts, scale.1.shape);
         let has_row_index = layout.codes.packing == Packing::TransposedBlocks;
         let indexed = if has_row_index { weight.rows } else { weight.columns };
         let group_index = match parts.find(Role::GroupIndex)? {
@@ -290,7 +291,7 @@ impl DecodeGeometry {
         let dtype_of_scales = [self.scale.dtype];
         let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
             Zeros::Added => (&[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16], [beside, below]),
-            Zeros::Offset => (&dtype_of_scales, [below, beside]),
+            Zeros::Offset | Zeros::Fused => (&dtype_of_scales, [below, beside]),
             Zeros::None | Zeros::Stream => (&[], [0, 0]), // streams have their own geometry
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
@@ -298,9 +299,9 @@ impl DecodeGeometry {
             Zeros::PackedBlocks => (&[Dtype::Uint8], [beside, (below * u64::from(self.bits)).div_ceil(8)]),
             Zeros::Scaled => (&dtype_of_scales, [beside, below]),
         };
-        let are_offsets = matches!(parts.layout.zeros, Zeros::Offset | Zeros::Added);
-        let role = if are_offsets { Role::Offset } else { Role::ZeroPoint };
-        let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq | Zeros::Offset);
+        let role = if parts.layout.zeros.are_stored_offsets() { Role::Offset } else { Role::ZeroPoint };
+        let is_needed =
+            matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq | Zeros::Offset | Zeros::Fused);
         let found = if is_needed { Some(parts.need(role)?) } else { parts.find(role)? };
         let Some(found) = found else { return Ok(()) };
         if parts.layout.zeros == Zeros::None {
@@ -311,7 +312,7 @@ impl DecodeGeometry {
         let (slot, part) = parts.typed(found, dtypes)?;
         let is_plain = parts.layout.zeros == Zeros::Plain && slot.count == self.scale.count;
         let expected = [&weight.leading[..], &expected].concat();
-        if part.shape != expected && !is_plain && !is_list(parts, &part, &expected) {
+        if of_groups(parts, part.shape) != expected && !is_plain && !is_list(parts, &part, &expected) {
             return Err(parts.mismatch(&part, &expected, &format!("a weight of {:?}", self.shape)));
         }
         self.zero = Some(slot);

@@ -127,6 +127,15 @@ pub(super) fn add_exactly(lane: &mut [[u8; 8]], offsets: &Float32Lane) {
     }
 }
 
+/// Rounds to float32.
+#[inline(always)]
+pub(super) fn narrow(wide: &[[u8; 8]], lane: &mut Float32Lane) {
+    for (value, wide) in lane.iter_mut().zip(wide) {
+        let narrow = f64::from_le_bytes(*wide) as f32;
+        *value = (if narrow.is_nan() { NAN } else { narrow.to_bits() }).to_le_bytes();
+    }
+}
+
 /// Writes 0 for each sum that is 0, and 1 for all others, because float32 lacks some tiny sums.
 #[inline(always)]
 pub(super) fn mark_nonzero(sums: &[[u8; 8]], out: &mut Float32Lane) {

@@ -1,6 +1,6 @@
 //! Decodes the rows of one call: a tile of codes, then each row in segments that fit into the first-level cache.
 
-use super::super::layout::{Combination, ScaleOrder};
+use super::super::layout::{Combination, ScaleOrder, Zeros};
 use super::buffers::DecodeBuffers;
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
@@ -281,8 +281,15 @@ impl RowDecoder<'_> {
                 }
             }
         } else if let RowOutput::Values(out) = &mut *out {
-            lanes::multiply(lane, scales, factor, products);
-            if has_offsets {
+            if steps.zeros.order == Zeros::Fused {
+                let wide = &mut buffers.wide[..columns];
+                lanes::multiply_exactly(lane, scales, factor, Combination::Nothing, global, wide);
+                lanes::add_exactly(wide, offsets);
+                lanes::narrow(wide, products);
+            } else {
+                lanes::multiply(lane, scales, factor, products);
+            }
+            if has_offsets && steps.zeros.order != Zeros::Fused {
                 if let Some(rounding) = &steps.product_rounding {
                     rounding.round(products, &mut buffers.scratch);
                 }

@@ -142,8 +142,10 @@ impl DecodeSteps {
         let product = through(layout.product_precision).filter(|dtype| *dtype != target);
         let widening = CodeDecoding::new(layout, &geometry).ok_or_else(no_target)?;
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
-        let is_short =
-            arithmetic == Arithmetic::Library && parameters.rotation.is_none() && layout.global != Combination::Levels;
+        let is_short = arithmetic == Arithmetic::Library
+            && parameters.rotation.is_none()
+            && layout.global != Combination::Levels
+            && layout.zeros != Zeros::Fused;
         let code_dtype = match layout.codes.values {
             CodeValues::Float(float) | CodeValues::Signed(float) => float,
             _ => geometry.codes.dtype,
@@ -153,7 +155,7 @@ impl DecodeSteps {
         let has_offsets = has_zeros && layout.zeros.are_offsets();
         let rounded = product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target);
         let rounded = match layout.zeros {
-            Zeros::Offset if has_offsets => geometry.scale.dtype,
+            Zeros::Offset | Zeros::Fused if has_offsets => geometry.scale.dtype,
             Zeros::Added | Zeros::Scaled => through(layout.product_precision).unwrap_or(Dtype::Float32),
             _ => rounded,
         };

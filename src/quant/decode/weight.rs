@@ -1,6 +1,6 @@
 //! The weight that codes represent: its shape, and the position of its rows in the codes.
 
-use super::super::layout::{CodeValues, Group, Packing};
+use super::super::layout::{CodeValues, Group, Packing, Role, codes_in_bytes};
 use super::super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -60,6 +60,7 @@ impl WeightShape {
                 (leading, *rows, columns(parts, given, codes, *width, bits)?, (*rows, bytes))
             }
             (Packing::Flat, _) => return Self::flat(parts, given, codes),
+            (Packing::Units, _) => return Self::units(parts, codes, bits),
             (Packing::TransposedBlocks, [leading @ .., columns, groups, bytes])
                 if height.checked_mul(wide) == bytes.checked_mul(8) =>
             {
@@ -113,6 +114,45 @@ impl WeightShape {
         };
         let shape = [leading, &[*columns]].concat();
         Ok(Self { shape, leading: Vec::new(), rows, columns: *columns, stride: 0, matrix_bytes: stored })
+    }
+
+    /// Determines the shape of a weight stored in units, whose scales show its rows.
+    fn units(parts: &Parts, codes: &Part, bits: u32) -> Result<Self> {
+        let unit = codes_in_bytes(bits);
+        let scale = of_groups(parts, parts.need(Role::Scale)?.1.shape);
+        let count: u64 = codes.shape.iter().product();
+        let width = u64::from(codes.dtype.bits() / 8);
+        let found = match (bits, codes.shape, scale) {
+            (8, [rows, columns], _) => Some((*rows, count, *columns)),
+            (8, [rows, groups, _], [_, scales]) if groups == scales => Some((*rows, count, count / (*rows).max(1))),
+            // One byte in each element, which has 8 bytes for codes of one bit.
+            (1 | 2 | 4, [_], [rows, _]) if width == 1 || bits == 1 => Some((*rows, count * unit, width)),
+            (3 | 5..=7, [_, bytes], [rows, _]) if bytes * 8 == unit * u64::from(bits) => {
+                Some((*rows, count / bytes * unit, *bytes))
+            }
+            _ => None,
+        };
+        let stored = codes.dtype.packed_bytes(count);
+        let (Some((rows, codes_in_all, stride)), Some(matrix_bytes)) = (found, stored) else {
+            let (layout, [shape, scale]) = (parts.layout.name, [codes.shape, scale]);
+            return Err(parts.error(format!(
+                "codes of {bits} bits of the layout {layout} have no shape {shape:?} with scales of the shape {scale:?}"
+            )));
+        };
+        if rows == 0 || !codes_in_all.is_multiple_of(rows) {
+            return Err(parts.error(format!("{codes_in_all} codes do not make {rows} rows")));
+        }
+        let columns = codes_in_all / rows;
+        Ok(Self { shape: vec![rows, columns], leading: Vec::new(), rows, columns, stride, matrix_bytes })
+    }
+}
+
+/// A shape of scales or offsets, without the dimension of the elements of a group (SDNQ).
+pub(super) fn of_groups<'a>(parts: &Parts, shape: &'a [u64]) -> &'a [u64] {
+    // Linear layers with one group for each row have a shape of two dimensions, and only convolutions one of three.
+    match shape {
+        [_, groups, 1] if *groups > 1 && parts.layout.codes.packing == Packing::Units => &shape[..2],
+        _ => shape,
     }
 }
 

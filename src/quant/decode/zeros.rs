@@ -53,8 +53,8 @@ impl ZeroPoints {
                     *out = number_at(bytes, self.dtype, first + group).to_le_bytes();
                 }
             }
-            Zeros::Plain | Zeros::Offset => {
-                let width = if self.order == Zeros::Offset { geometry.scale.dtype.bits() as usize / 8 } else { 1 };
+            Zeros::Plain | Zeros::Offset | Zeros::Fused => {
+                let width = if self.order == Zeros::Plain { 1 } else { geometry.scale.dtype.bits() as usize / 8 };
                 let first = if geometry.matrix_scales == 0 { 0 } else { (matrix * rows + below) * beside };
                 let count = groups.len();
                 let bytes = &bytes[(first + groups.start) * width..(first + groups.end) * width];

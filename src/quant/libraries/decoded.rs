@@ -83,7 +83,7 @@ fn edit_part(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Opti
     })
 }
 
-/// Changes `quantize_config.json` after weights were decoded, like `config.json`.
+/// Changes `quantize_config.json` or `quantization_config.json` after weights were decoded, like `config.json`.
 pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
     let method = method.filter(|_| !modules.left.is_empty());
     method.map(|method| excluding(text, method, modules, false)).transpose()

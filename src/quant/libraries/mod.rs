@@ -7,7 +7,7 @@
 //! entry of [`LIBRARIES`]. [`schemes`] lists what users can choose, and [`undecoded`] the methods that tcast only recognizes.
 //!
 //! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0, comfy-kitchen 0.2.40, torchao
-//! 0.18.0, amd-quark 0.13 and the CPU backend of MLX 0.32.4, and were compared with these libraries byte for byte. The
+//! 0.18.0, amd-quark 0.13, SDNQ 0.2.8 and the CPU backend of MLX 0.32.4, and were compared with these libraries byte for byte. The
 //! rules of optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
 
 mod base;
@@ -25,6 +25,7 @@ mod onnx;
 mod quanto;
 mod quark;
 mod schemes;
+mod sdnq;
 mod torchao;
 mod transformers;
 mod undecoded;
@@ -58,6 +59,7 @@ static LIBRARIES: &[&Library] = &[
     &bitsandbytes::LIBRARY,
     &quanto::LIBRARY,
     &gemma::LIBRARY,
+    &sdnq::LIBRARY,
     &torchao::LIBRARY,
     &quark::LIBRARY,
     &mlx::LIBRARY,

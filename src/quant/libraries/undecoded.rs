@@ -61,6 +61,12 @@ static UNDECODED: &[UndecodedMethod] = &[
         "4 bits, factors of columns and a matrix of low rank",
         &[(".weight", &[Int8, Uint8], ".weight_proj_down")],
     ),
+    row(
+        "SDNQ",
+        &[],
+        "a matrix of low rank, or scales that are codes",
+        &[(".weight", ANY, ".svd_up"), (".weight", ANY, ".scale_2"), (".weight", ANY, ".zero_point_scale")],
+    ),
     row("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
     row("EXL3", &["exl3"], "trellis codes of ExLlamaV3", &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")]),
     row("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),

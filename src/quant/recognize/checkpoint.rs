@@ -29,6 +29,8 @@ pub struct CheckpointInfo<'a> {
     pub hf_quant_config: Option<&'a str>,
     /// The text of GPTQ's `quantize_config.json`.
     pub quantize_config: Option<&'a str>,
+    /// The text of SDNQ's `quantization_config.json`.
+    pub quantization_config: Option<&'a str>,
     /// The metadata of all files: keys and values.
     pub metadata: &'a [(&'a str, &'a str)],
     /// Reads all bytes of the tensor with this index. Only small tensors that describe others are read.

@@ -3,7 +3,7 @@
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
 use super::checkpoint::CheckpointInfo;
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ConfigObject, ModuleList, Modules, parse};
@@ -49,20 +49,21 @@ impl CheckpointConfig {
 }
 
 /// Refuses new names of modules for which patterns in the config say something else than for the old ones. The texts are
-/// those of `config.json`, `hf_quant_config.json` and `quantize_config.json`.
+/// those of `config.json`, `hf_quant_config.json`, `quantize_config.json` and `quantization_config.json`.
 pub fn check_renamed<'n>(
-    before: [Option<&str>; 3],
-    after: [Option<&str>; 3],
+    before: [Option<&str>; 4],
+    after: [Option<&str>; 4],
     renamed: impl Iterator<Item = (&'n str, &'n str)>,
     modules: &Modules,
 ) -> Result<()> {
-    let read = |[config, hf_quant_config, quantize_config]: [Option<&str>; 3]| {
+    let read = |[config, hf_quant_config, quantize_config, quantization_config]: [Option<&str>; 4]| {
         CheckpointConfig::read(&CheckpointInfo {
             tensors: &[],
             folder: Path::new(""),
             config,
             hf_quant_config,
             quantize_config,
+            quantization_config,
             metadata: &[],
             read: &|_| Err(Error::new("is not read")),
         })
@@ -96,19 +97,28 @@ pub(super) struct ConfigBlock {
     /// Its key in `config.json`; empty in other files.
     key: &'static str,
     members: Map<String, Value>,
-    /// The patterns of modules in `dynamic`, `extra_config` or `layer_quant_config`, in the order of the file: the first
-    /// that matches decides.
+    /// The names in the objects of [`IN_ORDER`], in the order of the file: the first that matches decides.
     patterns: Vec<String>,
 }
 
 /// Maximum length of a block in bytes. Blocks that list every module of a large model have a few MiB.
 const MOST: usize = 16 << 20;
 
+/// Keys of objects whose members are in the order in which they decide.
+const IN_ORDER: [&str; 6] = [
+    "dynamic",
+    "extra_config",
+    "layer_quant_config",
+    "module_quant_configs",
+    "modules_dtype_dict",
+    "modules_quant_config",
+];
+
 /// Keys with values that affect decoded bytes; synonymous keys are separated by spaces.
 const FACTS: &str = "quant_method, quant_algo, bits w_bit, group_size q_group_size, weight_block_size, \
     checkpoint_format format, packing_format, mode, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
     load_in_8bit, config_groups, quantized_layers, dynamic, extra_config, quant_type, global_quant_config, \
-    layer_quant_config";
+    layer_quant_config, weights_dtype";
 
 impl ConfigBlock {
     /// Reads the blocks of a checkpoint, the decisive one first.
@@ -141,8 +151,10 @@ impl ConfigBlock {
             let outer = members(&json).ok_or_else(|| not_object(HF_QUANT_CONFIG))?;
             outer.get("quantization").map_or(Ok(()), |text| add(HF_QUANT_CONFIG, "", text.get()))?;
         }
-        if let Some(text) = source.quantize_config {
-            add(QUANTIZE_CONFIG, "", &as_json(text))?;
+        for (file, text) in
+            [(QUANTIZE_CONFIG, source.quantize_config), (QUANTIZATION_CONFIG, source.quantization_config)]
+        {
+            text.map_or(Ok(()), |text| add(file, "", &as_json(text)))?;
         }
         let first = blocks.first_mut().filter(|first| first.file == CONFIG);
         if let (Some(first), Some(outer)) = (first, expert_dtype.filter(|value: &Value| !value.is_null())) {
@@ -159,8 +171,7 @@ impl ConfigBlock {
             return Err(Error::new("says more of the quantization than 16 MiB"));
         }
         let all = members(text).unwrap_or_default();
-        let inner =
-            ["dynamic", "extra_config", "layer_quant_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
+        let inner = IN_ORDER.iter().filter_map(|key| members(all.get(*key)?.get()));
         let mut inner: Vec<_> = inner.flatten().collect();
         inner.sort_by_key(|(_, value)| value.get().as_ptr()); // position in the text
         let patterns = inner.into_iter().map(|(name, _)| name.into_owned()).collect();

@@ -76,7 +76,7 @@ impl SourceGrid {
         let (layout, geometry) = (steps.layout, &steps.geometry);
         let is_other = geometry.nested.is_some()
             || matches!(layout.codes.values, CodeValues::Map | CodeValues::Levels)
-            || matches!(layout.zeros, Zeros::Added | Zeros::Scaled)
+            || matches!(layout.zeros, Zeros::Added | Zeros::Fused | Zeros::Scaled)
             || matches!(layout.codes.packing, Packing::Flat | Packing::Stream)
             || layout.scale_order == ScaleOrder::Flat
             || layout.global == Combination::Over127;
