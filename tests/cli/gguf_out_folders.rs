@@ -94,6 +94,9 @@ fn the_keys_are_those_of_llama_cpps_converter() {
         ("qwen3_next", "--pre-tokenizer gpt-2"),
         ("qwen3_5_text", "--pre-tokenizer gpt-2"),
         ("qwen3_5_moe_text", "--pre-tokenizer gpt-2"),
+        ("nemotron_h", "--pre-tokenizer gpt-2"),
+        ("nemotron_h_moe", "--pre-tokenizer gpt-2"),
+        ("kimi_linear", "--pre-tokenizer gpt-2"),
     ] {
         let bench = Bench::new();
         add(&bench, model, "my-model-v1.5");

@@ -119,7 +119,7 @@ impl Checkpoint {
         let is_list = |key: &str| first.contents.lists.iter().any(|(name, _)| name == key);
         let number = |key: &str| match first.contents.value(key) {
             Some(value) => Some(value.parse().map_or(MetadataValue::Other, MetadataValue::Integer)),
-            None => is_list(key).then_some(MetadataValue::Other),
+            None => is_list(key).then_some(MetadataValue::List),
         };
         let mapped = to_hugging_face(architecture, model_type.as_deref(), &number, &tensors).map_err(in_file)?;
         if let (Some(base), Some(config)) = (&self.base, config) {

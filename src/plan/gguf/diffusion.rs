@@ -4,7 +4,7 @@ use super::architecture::{named, undetected};
 use super::keys;
 use super::model::{GgufModel, NewWeight, OldTensor, TensorOrder, TypeRules, tensors_of};
 use crate::container::GgufKey;
-use crate::container::gguf::names::architecture_of;
+use crate::container::gguf::names::check_known;
 use crate::error::{Error, Kind, Result};
 use crate::options::GgufOptions;
 use crate::progress::GgufNote;
@@ -37,7 +37,7 @@ impl<'m> GgufModel<'m> {
         } else {
             let found = match (Architecture::detect(&all), model_type_of(input)?) {
                 (Err(Undetected::Unknown), Some(model_type)) => {
-                    architecture_of(&model_type)?;
+                    check_known(&model_type)?;
                     let what = format!(
                         "a GGUF of this language model (type '{}') needs metadata that the folder does not contain",
                         shorten(&model_type)

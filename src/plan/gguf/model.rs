@@ -10,7 +10,7 @@ use super::keys::{KeySource, facts_of};
 use super::rope;
 use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::gguf::metadata::{Config, of_folder};
-use crate::container::gguf::names::{GgufSource, architecture_of, language_name, other_part, to_gguf};
+use crate::container::gguf::names::{GgufSource, check_known, language_name, other_part, to_gguf};
 use crate::container::gguf::number_or_first;
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
@@ -217,7 +217,7 @@ impl<'m> GgufModel<'m> {
                 Donor::open(donor)?;
                 Err(Error::new("has no config.json that names the type of the model"))
             }
-            (None, Some(config)) if options.architecture.is_none() && architecture_of(config.model_type()).is_ok() => {
+            (None, Some(config)) if options.architecture.is_none() && check_known(config.model_type()).is_ok() => {
                 Self::of_language_model(input, &config, &Description::Folder(given))
             }
             _ if given.is_some() => {
@@ -292,7 +292,7 @@ impl<'m> GgufModel<'m> {
             }
             Description::Folder(pre_tokenizer) => {
                 let shapes: Vec<(&str, &[u64])> = named.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
-                Some(of_folder(input.source.config_folder(), config, &shapes, *pre_tokenizer)?)
+                Some(of_folder(input.source.config_folder(), config, architecture, &shapes, *pre_tokenizer)?)
             }
         };
         let tokens = match (description, &made) {

@@ -28,7 +28,7 @@ const PARAMETERS: &str = "rope_parameters";
 #[derive(Debug)]
 pub(crate) struct Config {
     model_type: String,
-    /// `config.json` as it is.
+    /// `config.json`, with the number of layers.
     raw: Map<String, Value>,
     /// Its fields, those of `text_config`, and defaults.
     fields: Map<String, Value>,
@@ -39,7 +39,8 @@ pub(crate) struct Config {
 impl Config {
     /// Reads the text of a `config.json`; `None` if it does not name a type of model.
     pub(crate) fn of(text: &str) -> Option<Self> {
-        let Ok(Value::Object(raw)) = serde_json::from_str(&as_json(text)) else { return None };
+        let Ok(Value::Object(mut raw)) = serde_json::from_str(&as_json(text)) else { return None };
+        count_blocks(&mut raw);
         let inner = raw.get("text_config").and_then(Value::as_object);
         let named = |fields: &Map<String, Value>| Some(fields.get("model_type")?.as_str()?.to_owned());
         let model_type = inner.and_then(named).or_else(|| named(&raw))?;
@@ -166,6 +167,18 @@ impl Config {
     pub(super) fn rotated(&self, dimensions: u32, default: Option<f64>) -> Result<f64> {
         let share = self.shared_rope("partial_rotary_factor").and_then(Value::as_f64).or(default);
         Ok(f64::from(dimensions) * share.ok_or_else(|| lacks("partial_rotary_factor"))?)
+    }
+}
+
+/// Adds the number of layers if the config lists their kinds instead.
+fn count_blocks(raw: &mut Map<String, Value>) {
+    let blocks = ["layers_block_type", "hybrid_override_pattern"].iter().find_map(|name| match raw.get(*name)? {
+        Value::Array(kinds) => Some(kinds.len()),
+        Value::String(kinds) => Some(kinds.len()),
+        _ => None,
+    });
+    if let Some(count) = blocks {
+        raw.entry("num_hidden_layers").or_insert_with(|| count.into());
     }
 }
 

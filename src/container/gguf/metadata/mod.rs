@@ -12,7 +12,6 @@ mod keys;
 mod recipes;
 mod tokenizer;
 
-use super::names::architecture_of;
 use super::{ARCHITECTURE, GgufKey};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
@@ -36,7 +35,7 @@ pub(crate) struct FolderMetadata {
     pub tokenizer: TokenizerFacts,
 }
 
-/// Makes the keys of a model. `tensors` has the names and shapes of the new file, and `pre_tokenizer` is a name of llama.cpp
+/// Makes the keys of a model of an architecture. `tensors` has the names and shapes of the new file, and `pre_tokenizer` is a name of llama.cpp
 /// that the user gives.
 ///
 /// # Errors
@@ -44,10 +43,10 @@ pub(crate) struct FolderMetadata {
 pub(crate) fn of_folder(
     folder: &Path,
     config: &Config,
+    architecture: &str,
     tensors: &[(&str, &[u64])],
     pre_tokenizer: Option<&str>,
 ) -> Result<FolderMetadata> {
-    let architecture = architecture_of(config.model_type())?;
     let in_config = |error: Error| if error.path().is_none() { error.in_file(folder) } else { error };
     let Some(recipe) = Recipe::find(config.model_type()) else {
         let what = format!("tcast has no keys for the model type '{}'", shorten(config.model_type()));

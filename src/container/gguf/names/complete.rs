@@ -30,7 +30,8 @@ pub(super) fn with_mrope(model_type: &ModelType) -> Error {
 
 /// Returns the error for a tensor that a file lacks.
 pub(super) fn missing(located: &Located, model_type: &ModelType, why: &str) -> Error {
-    let message = format!("is missing{why}; in Hugging Face's {} it is '{}'", model_type.name, located.name());
+    let message =
+        format!("is missing{why}; in Hugging Face's {} it is '{}'", model_type.name, located.name(model_type));
     unmapped(message).in_tensor(&located.stored())
 }
 

@@ -1,6 +1,9 @@
 //! A tensor of a GGUF in the table of names.
 
-use super::table::{Alternatives, BIAS, HeadCount, LinearPart, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
+use super::table::{
+    Alternatives, BIAS, Dimensions, EXPERTS, HeadCount, LinearPart, ModelType, NameRow, Need, RowValues, SUFFIXES,
+    WEIGHT,
+};
 use super::values::LinearHeads;
 use crate::blocks::{Assembly, RowOrder, ValueChange};
 use crate::error::Result;
@@ -40,7 +43,7 @@ impl Located {
     /// Returns the place of a tensor that is named as in Hugging Face, and the number of its expert; `None` if the model
     /// type has no such tensor. Scales have no place, because their names are not Hugging Face's.
     pub(super) fn find_mapped(model_type: &ModelType, name: &str) -> Option<(Self, Option<u64>)> {
-        let layered = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+        let layered = name.strip_prefix(model_type.layers).and_then(|rest| rest.split_once('.'));
         let Some((number, rest)) = layered else { return Self::among_mapped(model_type.model, None, name) };
         let layer = as_number(number)?;
         all_rows(model_type.layer).find_map(|rows| Self::among_mapped(rows, Some(layer), rest))
@@ -75,8 +78,8 @@ impl Located {
     }
 
     /// Returns the name in Hugging Face, in which `*` stands for the number of an expert.
-    pub(super) fn name(&self) -> String {
-        let prefix = self.layer.map(|layer| format!("model.layers.{layer}.")).unwrap_or_default();
+    pub(super) fn name(&self, model_type: &ModelType) -> String {
+        let prefix = self.layer.map(|layer| format!("{}{layer}.", model_type.layers)).unwrap_or_default();
         format!("{prefix}{}{}", self.row.name, self.suffix)
     }
 
@@ -104,14 +107,23 @@ impl Located {
             RowValues::LinearHeads(part) => {
                 linear.map(|heads| part.assembly(heads)).filter(|assembly| *assembly != Assembly::default())
             }
-            RowValues::Logarithms => Some(Assembly { change: ValueChange::LogOfNegative, ..Assembly::default() }),
+            RowValues::Logarithms(_) => Some(Assembly { change: ValueChange::LogOfNegative, ..Assembly::default() }),
             _ => None,
         })
     }
 
+    /// The relation of the dimensions in GGUF to those in Hugging Face.
+    pub(super) fn dimensions(&self) -> Dimensions {
+        match self.row.values {
+            RowValues::Reshaped(dimensions) | RowValues::Logarithms(dimensions) => dimensions,
+            RowValues::LinearHeads(LinearPart::Channels) => Dimensions::Channels,
+            _ => Dimensions::Same,
+        }
+    }
+
     /// True if the first dimension counts experts.
     pub(super) fn is_of_experts(&self) -> bool {
-        self.row.stored[self.at].contains("_exps")
+        self.row.stored[self.at].contains(EXPERTS)
     }
 
     /// True if the tensor is a scale next to a weight.

@@ -18,8 +18,8 @@ use complete::{StoredNames, check_complete, missing, with_mrope};
 use located::Located;
 pub(crate) use parts::{OtherPart, language_name, other_part};
 use shapes::{assembled_shape, flattened, head_size};
-use table::{BIAS, GENERATED, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues, WEIGHT};
-pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
+use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
+pub(crate) use to_gguf::{GgufSource, GgufTensor, check_known, to_gguf};
 pub(crate) use values::MetadataValue;
 use values::{ExpertCount, LinearHeads, ModelNumbers, unmapped};
 
@@ -57,9 +57,12 @@ pub(crate) fn to_hugging_face(
     tensors: &[(&str, &[u64])],
 ) -> Result<Vec<MappedTensor>> {
     let model_type = choose_type(architecture, model_type, tensors)?;
+    let architecture =
+        model_type.architectures().find(|known| *known == architecture).unwrap_or(model_type.architecture);
     let stored = tensors.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
     let numbers = ModelNumbers { place: "the metadata", value: metadata };
-    let mut mapping = NameMapping { model_type, numbers, tensors, stored, experts: ExpertCount::default() };
+    let mut mapping =
+        NameMapping { model_type, architecture, numbers, tensors, stored, experts: ExpertCount::default() };
     let located = mapping.locate()?;
     if !model_type.has_sections && mapping.numbers.has(&mapping.key("rope.dimension_sections")) {
         return Err(with_mrope(model_type));
@@ -82,7 +85,8 @@ pub(crate) fn to_hugging_face(
 
 /// Returns the row of the table for a model.
 fn choose_type(architecture: &str, model_type: Option<&str>, tensors: &[(&str, &[u64])]) -> Result<&'static ModelType> {
-    let types: Vec<_> = MODEL_TYPES.iter().filter(|row| row.architecture == architecture).collect();
+    let types: Vec<_> =
+        MODEL_TYPES.iter().filter(|row| row.architectures().any(|known| known == architecture)).collect();
     let Some(name) = model_type else {
         // The first of those that know the most names.
         let unknown = |row: &&&ModelType| tensors.iter().filter(|(name, _)| Located::find(row, name).is_none()).count();
@@ -101,7 +105,7 @@ fn choose_type(architecture: &str, model_type: Option<&str>, tensors: &[(&str, &
 }
 
 fn unknown_architecture(architecture: &str) -> Error {
-    let mut names: Vec<_> = MODEL_TYPES.iter().map(|row| row.architecture).collect();
+    let mut names: Vec<_> = MODEL_TYPES.iter().flat_map(ModelType::architectures).collect();
     names.dedup();
     let names = names.join(", ");
     unmapped(format!("tcast has no Hugging Face names for the architecture '{architecture}', only for {names}"))
@@ -110,6 +114,7 @@ fn unknown_architecture(architecture: &str) -> Error {
 /// A model whose tensors are being named.
 struct NameMapping<'a> {
     model_type: &'static ModelType,
+    architecture: &'static str,
     numbers: ModelNumbers<'a>,
     tensors: &'a [(&'a str, &'a [u64])],
     stored: StoredNames<'a>,
@@ -118,7 +123,7 @@ struct NameMapping<'a> {
 
 impl NameMapping<'_> {
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.model_type.architecture)
+        format!("{}.{key}", self.architecture)
     }
 
     /// Finds all tensors but the generated ones in the table.
@@ -143,7 +148,7 @@ impl NameMapping<'_> {
             self.experts.check(shape.first().copied().unwrap_or_default(), self.tensors[index].0)?;
         }
         match &located.row.values {
-            RowValues::Experts => return Self::split(index, located, shape, mapped),
+            RowValues::Experts => return self.split(index, located, shape, mapped),
             RowValues::Assembled(_) | RowValues::Flattened(_) | RowValues::LinearHeads(_) if located.at != 0 => {
                 return Ok(());
             }
@@ -153,12 +158,9 @@ impl NameMapping<'_> {
         let assembly = located.assembly(self.model_type, linear, |count| self.heads(index, located, count))?;
         let (shape, source) = match assembly {
             None => {
-                let shape = match located.row.values {
-                    RowValues::Row if shape.len() == 1 && !located.is_scale() => [&[1], shape].concat(),
-                    RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels) if shape.len() == 2 => {
-                        vec![shape[0], 1, shape[1]]
-                    }
-                    _ => shape.to_vec(),
+                let shape = match located.dimensions() {
+                    _ if located.is_scale() => shape.to_vec(),
+                    dimensions => dimensions.of_hugging_face(shape),
                 };
                 (shape, MappedSource::Stored { tensor: index, matrix: None })
             }
@@ -169,24 +171,23 @@ impl NameMapping<'_> {
                 let shapes: Vec<&[u64]> = tensors.iter().map(|tensor| self.tensors[*tensor].1).collect();
                 let shape = match located.row.values {
                     RowValues::Flattened(_) => assembled_shape(&assembly, &shapes).and_then(|shape| flattened(&shape)),
-                    RowValues::LinearHeads(LinearPart::Channels) => {
-                        let shape = assembled_shape(&assembly, &shapes).filter(|shape| shape.len() == 2);
-                        shape.map(|shape| vec![shape[0], 1, shape[1]])
+                    _ => {
+                        let shape = assembled_shape(&assembly, &shapes);
+                        shape.map(|shape| located.dimensions().of_hugging_face(&shape))
                     }
-                    _ => assembled_shape(&assembly, &shapes),
                 };
                 let is_stack = matches!(located.row.values, RowValues::Assembled(_) | RowValues::Flattened(_));
                 let fits = !is_stack
                     || !located.row.is_tensor()
                     || shapes[0].len() == if assembly.rows_are_elements { 2 } else { 3 };
                 let shape = shape.filter(|_| fits).ok_or_else(|| {
-                    let name = located.name();
+                    let name = located.name(self.model_type);
                     unmapped(format!("the shapes {shapes:?} do not form Hugging Face's '{name}'"))
                 })?;
                 (shape, MappedSource::Assembled { tensors, assembly })
             }
         };
-        mapped.push(MappedTensor { name: located.name(), shape, source });
+        mapped.push(MappedTensor { name: located.name(self.model_type), shape, source });
         Ok(())
     }
 
@@ -204,13 +205,20 @@ impl NameMapping<'_> {
     fn heads(&self, index: usize, located: &Located, count: HeadCount) -> Result<u64> {
         let [queries_key, keys_key] = ["attention.head_count", "attention.head_count_kv"].map(|key| self.key(key));
         let queries = self.numbers.need(&queries_key)?;
-        let keys = self.numbers.find(&keys_key)?.unwrap_or(queries);
-        let (heads, key) = if count == HeadCount::Queries { (queries, queries_key) } else { (keys, keys_key) };
         let shape = self.tensors[index].1;
-        let size = head_size(shape, heads, located.suffix == BIAS, &key)?;
         // Queries and keys have heads of one size.
         let other = self.stored.get(format!("blk.{}.attn_q.weight", located.layer.unwrap_or_default()).as_str());
         let other_rows = other.and_then(|other| self.tensors[*other].1.first()).copied().unwrap_or_default();
+        let keys = match (self.numbers.value)(&keys_key) {
+            // The number of each layer, which follows from the rows.
+            Some(MetadataValue::List) => {
+                let rows = shape.first().copied().unwrap_or_default();
+                other_rows.checked_div(queries).and_then(|size| rows.checked_div(size)).unwrap_or_default()
+            }
+            _ => self.numbers.find(&keys_key)?.unwrap_or(queries),
+        };
+        let (heads, key) = if count == HeadCount::Queries { (queries, queries_key) } else { (keys, keys_key) };
+        let size = head_size(shape, heads, located.suffix == BIAS, &key)?;
         if other_rows.checked_div(queries) != Some(size) {
             let heads = format!("heads of {} / {heads} rows", shape[0]);
             return Err(unmapped(format!("{heads} do not fit queries of {other_rows} / {queries} rows")));
@@ -219,13 +227,13 @@ impl NameMapping<'_> {
     }
 
     /// Adds a tensor for each expert of a stack. The scale of a matrix has one element.
-    fn split(index: usize, located: &Located, shape: &[u64], mapped: &mut Vec<MappedTensor>) -> Result<()> {
+    fn split(&self, index: usize, located: &Located, shape: &[u64], mapped: &mut Vec<MappedTensor>) -> Result<()> {
         let is_scale = located.is_scale();
         if shape.len() != if is_scale { 1 } else { 3 } {
             let wanted = if is_scale { "a scale for each expert" } else { "a stack of matrices" };
             return Err(unmapped(format!("the shape {shape:?} is not that of {wanted}")));
         }
-        let name = located.name();
+        let name = located.name(self.model_type);
         for expert in 0..shape[0] {
             mapped.push(MappedTensor {
                 name: name.replace('*', &expert.to_string()),

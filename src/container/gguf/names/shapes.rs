@@ -1,5 +1,6 @@
 //! The shapes of assembled tensors.
 
+use super::table::Dimensions;
 use super::values::unmapped;
 use crate::blocks::{Assembly, RowOrder};
 use crate::error::Result;
@@ -47,13 +48,38 @@ pub(super) fn head_size(shape: &[u64], heads: u64, is_bias: bool, key: &str) -> 
     Ok(size)
 }
 
+impl Dimensions {
+    /// Returns the shape in GGUF; `None` if the tensor has other dimensions.
+    pub(super) fn of_gguf(self, shape: &[u64], groups: u64) -> Option<Vec<u64>> {
+        match (self, shape) {
+            (Self::Same | Self::Row, _) | (Self::Four, [1, _, _, _]) => Some(shape.to_vec()),
+            (Self::Channels, [channels, 1, size]) => Some(vec![*channels, *size]),
+            (Self::Filters, [channels, 1, size] | [channels, size]) => Some(vec![1, *channels, 1, *size]),
+            (Self::Column, [heads]) => Some(vec![*heads, 1]),
+            (Self::Groups, [len]) => Some(vec![groups, len.checked_div(groups).filter(|size| size * groups == *len)?]),
+            _ => None,
+        }
+    }
+
+    /// Returns the shape in Hugging Face. A tensor with other dimensions than in GGUF has its own.
+    pub(super) fn of_hugging_face(self, shape: &[u64]) -> Vec<u64> {
+        match (self, shape) {
+            (Self::Row, [_]) => [&[1], shape].concat(),
+            (Self::Channels, [channels, size]) => vec![*channels, 1, *size],
+            (Self::Filters, [1, rest @ ..]) if rest.len() == 3 => rest.to_vec(),
+            (Self::Four, [.., _]) if shape.len() < 4 => [&[1; 4][shape.len()..], shape].concat(),
+            (Self::Column, [heads, 1]) => vec![*heads],
+            (Self::Groups, [groups, size]) => groups.checked_mul(*size).map_or_else(|| shape.to_vec(), |len| vec![len]),
+            _ => shape.to_vec(),
+        }
+    }
+}
+
 /// The way back from the shape of an assembled tensor to the shapes of its sources.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ShapeDivision {
-    /// The shapes are equal.
-    None,
-    /// A length of 1 in the middle is left out.
-    Channels,
+    /// The dimensions of one source, with a number of groups.
+    Dimensions(Dimensions, u64),
     /// A matrix that has the rows of two sources as [`RowOrder::Projections`] says.
     Projections,
     /// A stack of matrices, in which each of two sources has half of the rows.
@@ -66,10 +92,8 @@ impl ShapeDivision {
     /// Returns the shape of a source of an assembled tensor; `None` if the tensor has another shape.
     pub(super) fn source_shape(self, assembly: &Assembly, result: &[u64], at: usize) -> Option<Vec<u64>> {
         let (stack, [mut rows, mut columns]) = match self {
-            Self::None => return assembled_shape(assembly, &[result]),
-            Self::Channels => {
-                let [channels, 1, size] = result else { return None };
-                return assembled_shape(assembly, &[&[*channels, *size]]);
+            Self::Dimensions(dimensions, groups) => {
+                return assembled_shape(assembly, &[&dimensions.of_gguf(result, groups)?]);
             }
             Self::Projections => {
                 let ([rows, columns], RowOrder::Projections { heads, key, value }) = (result, assembly.order) else {

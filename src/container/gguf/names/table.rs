@@ -15,6 +15,10 @@ pub(super) struct ModelType {
     pub name: &'static str,
     /// `general.architecture`.
     pub architecture: &'static str,
+    /// The same of models that have experts, if it is another.
+    pub with_experts: Option<&'static str>,
+    /// Start of the names of the tensors of a layer in Hugging Face, before the number.
+    pub layers: &'static str,
     /// Tensors outside of the layers.
     pub model: &'static [NameRow],
     /// Tensors of each layer.
@@ -66,12 +70,10 @@ pub(super) enum RowValues {
     Heads(HeadCount),
     /// A norm, to which some model types add one.
     Norm,
-    /// A matrix of one row. GGUF files have it with two dimensions or with one, because ggml drops an outermost length of 1.
-    Row,
-    /// The same, without a length of 1 in the middle: a convolution of each channel.
-    Channels,
+    /// The same values, in a tensor of other dimensions.
+    Reshaped(Dimensions),
     /// GGUF has `-exp` of each value.
-    Logarithms,
+    Logarithms(Dimensions),
     /// A matrix for each expert, stacked in GGUF.
     Experts,
     Assembled(Assembly),
@@ -79,6 +81,24 @@ pub(super) enum RowValues {
     Flattened(Assembly),
     /// Rows of the heads of linear attention.
     LinearHeads(LinearPart),
+}
+
+/// The dimensions of a tensor in GGUF. ggml drops outermost lengths of 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dimensions {
+    Same,
+    /// A matrix of one row, of which GGUF has two dimensions or one.
+    Row,
+    /// A convolution of each channel, without the length of 1 in the middle.
+    Channels,
+    /// The same with this length, and with another one in front.
+    Filters,
+    /// Four dimensions, of which the outermost ones have a length of 1.
+    Four,
+    /// An element for each head: GGUF has a row of one element.
+    Column,
+    /// A vector, of which GGUF has a row for each group.
+    Groups,
 }
 
 /// A tensor of linear attention. Each key head has several value heads, which Hugging Face stores next to each other. GGUF has
@@ -102,8 +122,11 @@ pub(super) enum LinearPart {
     Projections,
 }
 
+/// Part of the names of stacks of experts in GGUF.
+pub(super) const EXPERTS: &str = "_exps";
+
 /// Names without a suffix that belong to single tensors.
-const BARE: [&str; 1] = ["ssm_a"];
+const BARE: [&str; 2] = ["ssm_a", "ssm_d"];
 
 /// Key of a number of attention heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +151,7 @@ impl NameRow {
 
     /// A linear layer with one output and without a bias.
     const fn row(stored: &'static [&'static str], name: &'static str) -> Self {
-        Self { values: RowValues::Row, ..Self::matrix(stored, name) }
+        Self { values: RowValues::Reshaped(Dimensions::Row), ..Self::matrix(stored, name) }
     }
 
     /// A norm without a bias.
@@ -177,6 +200,9 @@ const PLAIN: Assembly = Assembly {
     change: ValueChange::None,
 };
 
+/// Start of the names of most models.
+const LAYERS: &str = "model.layers.";
+
 // Tensors outside of the layers. Without a head, its weight is that of the embedding.
 
 const EMBEDDING: NameRow = NameRow::matrix(&["token_embd"], "model.embed_tokens");
@@ -192,6 +218,11 @@ const GEMMA4_MODEL: &[NameRow] = &[
     NameRow::matrix(&["per_layer_token_embd"], "model.embed_tokens_per_layer").optional(),
     NameRow::matrix(&["per_layer_model_proj"], "model.per_layer_model_projection").optional(),
     NameRow::norm(&["per_layer_proj_norm"], "model.per_layer_projection_norm").optional(),
+];
+const NEMOTRON_H_MODEL: &[NameRow] = &[
+    NameRow::matrix(&["token_embd"], "backbone.embeddings"),
+    NameRow::norm(&["output_norm"], "backbone.norm_f"),
+    HEAD,
 ];
 const PHI_MODEL: &[NameRow] =
     &[EMBEDDING, NameRow::norm(&["output_norm"], "model.final_layernorm").with_bias(), HEAD.with_bias()];
@@ -243,11 +274,9 @@ const K_NORM: NameRow = NameRow::norm(&["attn_k_norm"], "self_attn.k_norm");
 const QK_NORMS: Alternatives = &[&[Q_NORM, K_NORM]];
 const OPTIONAL_QK_NORMS: Alternatives = &[&[Q_NORM.optional(), K_NORM.optional()]];
 /// Attention of `deepseek2` but for the two parts with alternatives.
-const LATENT_ATTENTION: Alternatives = &[&[
-    NameRow::linear(&["attn_kv_a_mqa"], "self_attn.kv_a_proj_with_mqa"),
-    NameRow::norm(&["attn_kv_a_norm"], "self_attn.kv_a_layernorm"),
-    O,
-]];
+const LATENT: NameRow = NameRow::linear(&["attn_kv_a_mqa"], "self_attn.kv_a_proj_with_mqa");
+const LATENT_NORM: NameRow = NameRow::norm(&["attn_kv_a_norm"], "self_attn.kv_a_layernorm");
+const LATENT_ATTENTION: Alternatives = &[&[LATENT, LATENT_NORM, O]];
 const LATENT_QUERIES: Alternatives = &[
     &[
         NameRow::linear(&["attn_q_a"], "self_attn.q_a_proj"),
@@ -259,14 +288,13 @@ const LATENT_QUERIES: Alternatives = &[
 /// `kv_b_proj` [heads * (nope + v), rank] has, for each head, the rows of the keys, and then the rows of the values. GGUF
 /// stores the keys transposed, `attn_k_b` [heads, rank, nope], and the values as they are, `attn_v_b` [heads, v, rank].
 /// Files from before April 2025 have `attn_kv_b` instead.
-const LATENT_KEYS_AND_VALUES: Alternatives = &[
-    &[NameRow::tensor(
-        &["attn_k_b.weight", "attn_v_b.weight"],
-        "self_attn.kv_b_proj.weight",
-        RowValues::Flattened(Assembly { first_is_transposed: true, order: RowOrder::Concatenated, ..PLAIN }),
-    )],
-    &[NameRow::matrix(&["attn_kv_b"], "self_attn.kv_b_proj")],
-];
+const KEYS_AND_VALUES_OF_HEADS: NameRow = NameRow::tensor(
+    &["attn_k_b.weight", "attn_v_b.weight"],
+    "self_attn.kv_b_proj.weight",
+    RowValues::Flattened(Assembly { first_is_transposed: true, order: RowOrder::Concatenated, ..PLAIN }),
+);
+const LATENT_KEYS_AND_VALUES: Alternatives =
+    &[&[KEYS_AND_VALUES_OF_HEADS], &[NameRow::matrix(&["attn_kv_b"], "self_attn.kv_b_proj")]];
 
 /// Attention whose queries choose the tokens that count, in some layers.
 const INDEXER: Alternatives = &[
@@ -300,7 +328,7 @@ const LFM2_LAYERS: Alternatives = &[
         NameRow::norm(&["attn_k_norm"], "self_attn.k_layernorm"),
     ],
     &[
-        NameRow::tensor(&["shortconv.conv.weight"], "conv.conv.weight", RowValues::Channels),
+        NameRow::tensor(&["shortconv.conv.weight"], "conv.conv.weight", RowValues::Reshaped(Dimensions::Channels)),
         NameRow::linear(&["shortconv.in_proj"], "conv.in_proj"),
         NameRow::linear(&["shortconv.out_proj"], "conv.out_proj"),
     ],
@@ -332,13 +360,68 @@ const QWEN3_NEXT_ATTENTION: Alternatives = &[
     &[
         NameRow::of_linear(&["attn_qkv", "attn_gate"], "linear_attn.in_proj_qkvz", LinearPart::Projections),
         NameRow::matrix(&["ssm_ba"], "linear_attn.in_proj_ba"),
-        NameRow::tensor(&["ssm_conv1d.weight"], CONVOLUTION, RowValues::Channels),
-        NameRow::tensor(&["ssm_a"], "linear_attn.A_log", RowValues::Logarithms),
+        NameRow::tensor(&["ssm_conv1d.weight"], CONVOLUTION, RowValues::Reshaped(Dimensions::Channels)),
+        NameRow::tensor(&["ssm_a"], "linear_attn.A_log", RowValues::Logarithms(Dimensions::Same)),
         NameRow::tensor(&["ssm_dt.bias"], "linear_attn.dt_bias", RowValues::Same),
         NameRow::matrix(&["ssm_norm"], "linear_attn.norm"),
         NameRow::matrix(&["ssm_out"], "linear_attn.out_proj"),
     ],
 ];
+
+/// Layers of Kimi Linear have latent attention, or linear attention whose keys, queries and values pass convolutions.
+const KIMI_ATTENTION: Alternatives = &[
+    &[LATENT, LATENT_NORM, KEYS_AND_VALUES_OF_HEADS],
+    &[
+        NameRow::matrix(&["attn_k"], "self_attn.k_proj"),
+        NameRow::matrix(&["attn_v"], "self_attn.v_proj"),
+        NameRow::tensor(&["ssm_conv1d_q.weight"], "self_attn.q_conv1d.weight", FILTERS),
+        NameRow::tensor(&["ssm_conv1d_k.weight"], "self_attn.k_conv1d.weight", FILTERS),
+        NameRow::tensor(&["ssm_conv1d_v.weight"], "self_attn.v_conv1d.weight", FILTERS),
+        NameRow::tensor(&["ssm_a"], "self_attn.A_log", RowValues::Logarithms(Dimensions::Four)),
+        NameRow::tensor(&["ssm_dt.bias"], "self_attn.dt_bias", RowValues::Same),
+        NameRow::matrix(&["ssm_f_a"], "self_attn.f_a_proj"),
+        NameRow::matrix(&["ssm_f_b"], "self_attn.f_b_proj"),
+        NameRow::matrix(&["ssm_g_a"], "self_attn.g_a_proj"),
+        NameRow::matrix(&["ssm_g_b"], "self_attn.g_b_proj"),
+        NameRow::matrix(&["ssm_beta"], "self_attn.b_proj"),
+        NameRow::matrix(&["ssm_norm"], "self_attn.o_norm"),
+    ],
+];
+/// The queries of either kind of attention.
+const KIMI_QUERIES: Alternatives = &[LATENT_QUERIES[1], LATENT_QUERIES[0]];
+const KIMI_OUTPUT: Alternatives = &[&[NameRow::matrix(&["attn_output"], "self_attn.o_proj")]];
+const FILTERS: RowValues = RowValues::Reshaped(Dimensions::Filters);
+/// Layers of Nemotron-H have a state space model, attention, an MLP, or experts.
+const NEMOTRON_H_LAYERS: Alternatives = &[
+    &[
+        NameRow::matrix(&["ssm_in"], "mixer.in_proj"),
+        NameRow::tensor(&["ssm_conv1d.weight"], "mixer.conv1d.weight", RowValues::Reshaped(Dimensions::Channels)),
+        NameRow::tensor(&["ssm_conv1d.bias"], "mixer.conv1d.bias", RowValues::Same).optional(),
+        NameRow::tensor(&["ssm_dt.bias"], "mixer.dt_bias", RowValues::Same),
+        NameRow::tensor(&["ssm_a"], "mixer.A_log", RowValues::Logarithms(Dimensions::Column)),
+        NameRow::tensor(&["ssm_d"], "mixer.D", RowValues::Reshaped(Dimensions::Column)),
+        NameRow::tensor(&["ssm_norm.weight"], "mixer.norm.weight", RowValues::Reshaped(Dimensions::Groups)),
+        NameRow::matrix(&["ssm_out"], "mixer.out_proj"),
+    ],
+    &[
+        NameRow::linear(&["attn_q"], "mixer.q_proj").of_heads(HeadCount::Queries),
+        NameRow::linear(&["attn_k"], "mixer.k_proj").of_heads(HeadCount::Keys),
+        NameRow::linear(&["attn_v"], "mixer.v_proj"),
+        NameRow::linear(&["attn_output"], "mixer.o_proj"),
+    ],
+    &[NameRow::linear(&["ffn_up"], "mixer.up_proj"), NameRow::linear(&["ffn_down"], "mixer.down_proj")],
+    &[
+        NameRow::matrix(&["ffn_gate_inp"], "mixer.gate"),
+        NameRow::tensor(&["exp_probs_b.bias"], "mixer.gate.e_score_correction_bias", RowValues::Same),
+        NameRow::experts(&["ffn_up_exps"], "mixer.experts.*.up_proj"),
+        NameRow::experts(&["ffn_down_exps"], "mixer.experts.*.down_proj"),
+        NameRow::matrix(&["ffn_up_shexp"], "mixer.shared_experts.up_proj"),
+        NameRow::matrix(&["ffn_down_shexp"], "mixer.shared_experts.down_proj"),
+        NameRow::matrix(&["ffn_latent_down"], "mixer.fc1_latent_proj").optional(),
+        NameRow::matrix(&["ffn_latent_up"], "mixer.fc2_latent_proj").optional(),
+    ],
+];
+const NEMOTRON_H_NORMS: Alternatives = &[&[NameRow::norm(&["attn_norm"], "norm")]];
 
 // MLPs.
 
@@ -364,7 +447,7 @@ const SHARED_UP: NameRow = NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert
 const SHARED_DOWN: NameRow = NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_experts.down_proj");
 const CORRECTION: NameRow = NameRow::tensor(&["exp_probs_b.bias"], "mlp.gate.e_score_correction_bias", RowValues::Same);
 const SPARSE: &[NameRow] = &[ROUTER, GATES, UPS, DOWNS];
-const EXPERTS: Alternatives = &[SPARSE];
+const SPARSE_MLP: Alternatives = &[SPARSE];
 const QWEN3_MLP: Alternatives = &[SPARSE, DENSE];
 const SHARED_ROUTER: NameRow = NameRow::row(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate");
 const ONE_SHARED_GATE: NameRow = NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj");
@@ -406,6 +489,19 @@ const MINIMAX_EXPERTS: Alternatives = &[&[
     NameRow::experts(&["ffn_down_exps"], "block_sparse_moe.experts.*.w2"),
     NameRow::experts(&["ffn_up_exps"], "block_sparse_moe.experts.*.w3"),
 ]];
+const KIMI_MLP: Alternatives = &[
+    &[
+        NameRow::matrix(&["ffn_gate_inp"], "block_sparse_moe.gate"),
+        NameRow::tensor(&["exp_probs_b.bias"], "block_sparse_moe.gate.e_score_correction_bias", RowValues::Same),
+        NameRow::experts(&["ffn_gate_exps"], "block_sparse_moe.experts.*.w1"),
+        NameRow::experts(&["ffn_down_exps"], "block_sparse_moe.experts.*.w2"),
+        NameRow::experts(&["ffn_up_exps"], "block_sparse_moe.experts.*.w3"),
+        NameRow::matrix(&["ffn_gate_shexp"], "block_sparse_moe.shared_experts.gate_proj"),
+        NameRow::matrix(&["ffn_up_shexp"], "block_sparse_moe.shared_experts.up_proj"),
+        NameRow::matrix(&["ffn_down_shexp"], "block_sparse_moe.shared_experts.down_proj"),
+    ],
+    DENSE,
+];
 const MIMO_MLP: Alternatives = &[&[ROUTER, CORRECTION, GATES, UPS, DOWNS], DENSE];
 const LFM2_DENSE: &[NameRow] = &[
     NameRow::matrix(&["ffn_gate"], "feed_forward.w1"),
@@ -486,6 +582,8 @@ impl ModelType {
         Self {
             name,
             architecture,
+            with_experts: None,
+            layers: LAYERS,
             model: MODEL,
             layer,
             permutes_heads: false,
@@ -498,6 +596,14 @@ impl ModelType {
         Self { model, ..self }
     }
 
+    const fn with_experts(self, architecture: &'static str) -> Self {
+        Self { with_experts: Some(architecture), ..self }
+    }
+
+    const fn in_layers(self, layers: &'static str) -> Self {
+        Self { layers, ..self }
+    }
+
     const fn permuted(self) -> Self {
         Self { permutes_heads: true, ..self }
     }
@@ -508,6 +614,11 @@ impl ModelType {
 
     const fn plus_one(self) -> Self {
         Self { adds_one_to_norms: true, ..self }
+    }
+
+    /// The names of the architecture in GGUF.
+    pub(super) fn architectures(&self) -> impl Iterator<Item = &'static str> {
+        [self.architecture].into_iter().chain(self.with_experts)
     }
 }
 
@@ -554,7 +665,7 @@ pub(super) static MODEL_TYPES: &[ModelType] = &[
     ModelType::new("starcoder2", "starcoder2", &[NORMS_WITH_BIAS, ATTENTION, STARCODER_MLP]).with(MODEL_WITH_BIAS),
     ModelType::new("olmo2", "olmo2", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
     ModelType::new("olmo3", "olmo2", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
-    ModelType::new("olmoe", "olmoe", &[NORMS, ATTENTION, QK_NORMS, EXPERTS]),
+    ModelType::new("olmoe", "olmoe", &[NORMS, ATTENTION, QK_NORMS, SPARSE_MLP]),
     ModelType::new("granite", "granite", &[NORMS, ATTENTION, MLP]).permuted(),
     ModelType::new("granitemoe", "granitemoe", &[NORMS, ATTENTION, GRANITE_EXPERTS]).permuted(),
     ModelType::new("smollm3", "smollm3", &[NORMS, ATTENTION, MLP]).permuted(),
@@ -589,5 +700,11 @@ pub(super) static MODEL_TYPES: &[ModelType] = &[
     ModelType::new("qwen3_5_moe_text", "qwen35moe", &[RENAMED_NORMS, QWEN35_ATTENTION, QWEN35_MLP])
         .plus_one()
         .with_sections(),
+    ModelType::new("nemotron_h", "nemotron_h", &[NEMOTRON_H_NORMS, NEMOTRON_H_LAYERS])
+        .with_experts("nemotron_h_moe")
+        .in_layers("backbone.layers.")
+        .with(NEMOTRON_H_MODEL)
+        .permuted(),
+    ModelType::new("kimi_linear", "kimi-linear", &[NORMS, KIMI_OUTPUT, KIMI_QUERIES, KIMI_ATTENTION, KIMI_MLP]),
     ModelType::new("stablelm", "stablelm", &[STABLELM_NORMS, ATTENTION, MLP]).with(MODEL_WITH_BIAS),
 ];

@@ -3,7 +3,7 @@
 use super::complete::{StoredNames, check_complete, with_mrope};
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
-use super::table::{BIAS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
+use super::table::{BIAS, Dimensions, EXPERTS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
 use super::values::{ExpertCount, LINEAR_HEADS, LinearHeads, MetadataValue, ModelNumbers, unmapped};
 use crate::blocks::{Assembly, ValueChange};
 use crate::error::{Error, Kind, Result};
@@ -89,15 +89,14 @@ pub(crate) fn to_gguf(
         return Err(unmapped("is stored in two forms".to_owned()).in_tensor(&twice.1.name));
     }
     check_complete(model_type, layers, &stored)?;
-    Ok((model_type.architecture, named))
+    let has_experts = named.iter().any(|tensor| tensor.name.contains(EXPERTS));
+    let architecture = model_type.with_experts.filter(|_| has_experts).unwrap_or(model_type.architecture);
+    Ok((architecture, named))
 }
 
-/// Returns the architecture of a model type in GGUF.
-///
-/// # Errors
-/// When tcast does not have its names.
-pub(crate) fn architecture_of(model_type: &str) -> Result<&'static str> {
-    Ok(row_of(model_type)?.architecture)
+/// Refuses a model type whose names tcast does not have.
+pub(crate) fn check_known(model_type: &str) -> Result<()> {
+    row_of(model_type).map(drop)
 }
 
 fn row_of(model_type: &str) -> Result<&'static ModelType> {
@@ -107,6 +106,10 @@ fn row_of(model_type: &str) -> Result<&'static ModelType> {
         let what = format!("tcast has no GGUF names for the model type '{name}', only for {}", names.join(", "));
         Error::new(what).of(Kind::NotInGguf)
     })
+}
+
+fn other_shape(shape: &[u64], name: &str) -> Error {
+    unmapped(format!("the shape {shape:?} is not that of llama.cpp's '{name}' in another order"))
 }
 
 /// A model whose tensors are being named as in GGUF.
@@ -130,11 +133,16 @@ impl GgufNaming<'_> {
         Ok((self.config.need(key)?, key))
     }
 
+    /// Returns the number of groups of a state space model, if the dimensions of a tensor depend on it.
+    fn groups(&self, located: &Located) -> Result<u64> {
+        if located.dimensions() == Dimensions::Groups { self.config.need("n_groups") } else { Ok(1) }
+    }
+
     /// Returns the number of heads whose rows are permuted. A wrong number mixes rows of different heads.
     fn permuted_heads(&mut self, located: &Located, shape: &[u64], count: HeadCount) -> Result<u64> {
         let (heads, key) = self.heads(count)?;
         let size = head_size(shape, heads, located.suffix == BIAS, key)?;
-        let (first_size, first) = self.head_size.get_or_insert_with(|| (size, located.name()));
+        let (first_size, first) = self.head_size.get_or_insert_with(|| (size, located.name(self.model_type)));
         if size != *first_size {
             let message = format!("heads of {size} rows do not fit those of '{first}', which have {first_size}");
             return Err(unmapped(message));
@@ -195,13 +203,10 @@ impl GgufNaming<'_> {
         let assembly = located.assembly(self.model_type, linear, |count| self.permuted_heads(located, shape, count))?;
         let Some(assembly) = assembly else {
             let source = GgufSource::Stored(index);
-            let stored = match (&located.row.values, shape) {
-                (RowValues::Channels | RowValues::LinearHeads(LinearPart::Channels), [channels, 1, size]) => {
-                    vec![*channels, *size]
-                }
-                _ => shape.to_vec(),
-            };
-            self.named.push(GgufTensor { name: located.stored(), shape: stored, source });
+            let name = located.stored();
+            let stored = located.dimensions().of_gguf(shape, self.groups(located)?);
+            let stored = stored.ok_or_else(|| other_shape(shape, &name))?;
+            self.named.push(GgufTensor { name, shape: stored, source });
             return self.check_experts(located, shape);
         };
         let division = match located.row.values {
@@ -212,14 +217,11 @@ impl GgufNaming<'_> {
             },
             RowValues::Assembled(_) => ShapeDivision::Halves,
             RowValues::LinearHeads(LinearPart::Projections) => ShapeDivision::Projections,
-            RowValues::LinearHeads(LinearPart::Channels) => ShapeDivision::Channels,
-            _ => ShapeDivision::None,
+            _ => ShapeDivision::Dimensions(located.dimensions(), self.groups(located)?),
         };
         for at in 0..located.row.stored.len() {
             let name = Located { at, ..*located }.stored();
-            let shape = division.source_shape(&assembly, shape, at).ok_or_else(|| {
-                unmapped(format!("the shape {shape:?} is not that of llama.cpp's '{name}' in another order"))
-            })?;
+            let shape = division.source_shape(&assembly, shape, at).ok_or_else(|| other_shape(shape, &name))?;
             self.check_experts(located, &shape)?;
             self.named.push(GgufTensor {
                 name,
@@ -233,6 +235,6 @@ impl GgufNaming<'_> {
     /// Checks the number of experts of a tensor that has all of them.
     fn check_experts(&mut self, located: &Located, shape: &[u64]) -> Result<()> {
         let count = shape.first().copied().unwrap_or_default();
-        if located.is_of_experts() { self.experts.check(count, &located.name()) } else { Ok(()) }
+        if located.is_of_experts() { self.experts.check(count, &located.name(self.model_type)) } else { Ok(()) }
     }
 }

@@ -12,7 +12,9 @@ pub(super) fn unmapped(message: String) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetadataValue {
     Integer(u64),
-    /// An array, a text, or a number that is no such integer.
+    /// An array, which may have a number for each layer.
+    List,
+    /// A text, or a number that is no such integer.
     Other,
 }
 
@@ -24,7 +26,11 @@ impl MetadataValue {
 
     /// Returns a value of a `config.json`; `None` for null.
     pub(crate) fn of_value(value: &Value) -> Option<Self> {
-        (!value.is_null()).then(|| value.as_u64().map_or(Self::Other, Self::Integer))
+        Some(match value {
+            Value::Null => return None,
+            Value::Array(_) => Self::List,
+            _ => value.as_u64().map_or(Self::Other, Self::Integer),
+        })
     }
 }
 
@@ -45,7 +51,9 @@ impl ModelNumbers<'_> {
     pub(super) fn find(&self, key: &str) -> Result<Option<u64>> {
         match (self.value)(key) {
             Some(MetadataValue::Integer(value)) => Ok(Some(value)),
-            Some(MetadataValue::Other) => Err(unmapped(format!("'{key}' of {} is not a single integer", self.place))),
+            Some(MetadataValue::List | MetadataValue::Other) => {
+                Err(unmapped(format!("'{key}' of {} is not a single integer", self.place)))
+            }
             None => Ok(None),
         }
     }

@@ -29,6 +29,7 @@ fn convert_with(
             "num_key_value_heads" => "attention.head_count_kv",
             // In the fixture, both are 16 in all models that have them.
             "qk_nope_head_dim" | "v_head_dim" => return Some(MetadataValue::Integer(16)),
+            "n_groups" => return Some(MetadataValue::Integer(2)),
             "linear_num_key_heads" => "ssm.group_count",
             "linear_num_value_heads" => "ssm.time_step_rank",
             "linear_key_head_dim" => "ssm.state_size",
@@ -167,8 +168,14 @@ fn shapes_that_cannot_be_divided_are_refused() {
         ("deepseek_v3", "self_attn.kv_b_proj.weight", vec![127, 16]),
         ("deepseek_v3", "self_attn.kv_b_proj.weight", vec![4, 32, 16]),
         ("mixtral", "block_sparse_moe.experts.1.w1.weight", vec![47, 32]),
+        ("lfm2", "conv.conv.weight", vec![32, 3]),
+        ("kimi_linear", "self_attn.A_log", vec![4]),
+        ("kimi_linear", "self_attn.v_conv1d.weight", vec![32]),
+        ("nemotron_h", "mixer.norm.weight", vec![63]),
+        ("nemotron_h", "mixer.D", vec![4, 1]),
     ] {
-        let tensor = format!("model.layers.0.{tensor}");
+        let start = if name == "nemotron_h" { "backbone.layers" } else { "model.layers" };
+        let tensor = format!("{start}.0.{tensor}");
         let error = refusal(&model(name), |checkpoint| _ = checkpoint.insert(tensor.clone(), shape.clone()));
         assert!(error.starts_with(&format!("tensor '{tensor}': the shape {shape:?} is not that of ")), "{error}");
     }

@@ -1,95 +1,21 @@
 //! The keys of each type of model, as data.
 //!
 //! The rows are from llama.cpp's converter (`conversion/` of llama-cpp-python 0.3.36), which was run on a small model of each
-//! type. A key that is set twice keeps the last value, so a row can replace one of [`super::base`].
+//! type. A key that is set twice keeps the last value, so a row can replace a common key.
 
-use super::config::{Config, lacks};
-use super::keys::KeyValue;
-use crate::error::Result;
+use super::super::config::{as_count, lacks};
+use super::super::keys::KeyValue;
+use super::computed::{
+    Block, attention_factor, code_llama_end, every_fourth_is_full, full_interval, has_expert_blocks, heads_of_kimi,
+    heads_of_lfm2, hunyuan_base, hunyuan_context, kimi_attention, layer_count, nemotron_factor, no_bos_of_starcoder,
+    of_blocks, of_experts, product, rotated_of_head, rotated_of_head_size, rotated_of_width, sliding_layers, sum,
+    width_of_heads, width_of_lfm2,
+};
+use super::rows::{
+    Absent, Base, KeyRow, Recipe, TokenizerKind, TokenizerRule, ValueRule, computed, count, count_if, count_or,
+    counted, factor, fixed, number, number_if,
+};
 use serde_json::Value;
-
-/// The metadata of some types of models, besides the common keys.
-pub(super) struct Recipe {
-    pub model_types: &'static [&'static str],
-    pub base: Base,
-    /// Keys behind the common ones, with the name of the architecture in front.
-    pub keys: &'static [KeyRow],
-    pub tokenizer: TokenizerRule,
-}
-
-/// The common keys that a model has.
-pub(super) enum Base {
-    All,
-    /// Before the common keys, those of another type of model count.
-    With(&'static [KeyRow]),
-    Without(&'static [&'static str]),
-    None,
-}
-
-/// A key and the rule for its value. The name is that after the architecture, or after `tokenizer.ggml`.
-#[derive(Clone, Copy)]
-pub(super) struct KeyRow {
-    pub key: &'static str,
-    pub value: ValueRule,
-}
-
-/// The source of the value of a key.
-#[derive(Clone, Copy)]
-pub(super) enum ValueRule {
-    /// A whole number: the first of these fields that is present.
-    Count(&'static [&'static str], Absent),
-    /// A number.
-    Number(&'static [&'static str], Absent),
-    /// A number that is left out if it is zero.
-    Factor(&'static str),
-    Flag(&'static str, Absent),
-    FixedCount(u32),
-    FixedNumber(f32),
-    FixedFlag(bool),
-    FixedText(&'static str),
-    Computed(fn(&Config) -> Result<Option<KeyValue>>),
-}
-
-/// The treatment of a key without a field.
-#[derive(Clone, Copy)]
-pub(super) enum Absent {
-    Refused,
-    LeftOut,
-    Is(u32),
-}
-
-/// The kinds and the keys of the tokenizer of some types of models.
-pub(super) struct TokenizerRule {
-    /// The kinds that the files of the folder may have. The first for which there are files counts.
-    pub kinds: &'static [TokenizerKind],
-    /// Special tokens by their texts, if no file names others.
-    pub texts: &'static [(&'static str, &'static str)],
-    /// Keys that are set first, and that the files of the tokenizer may set again.
-    pub defaults: &'static [KeyRow],
-    /// Keys that are set last.
-    pub keys: &'static [KeyRow],
-    /// The number of tokens is a multiple of this.
-    pub padding: u32,
-    /// The first of several ends of texts in `generation_config.json` is the end of a turn.
-    pub has_ends_of_turns: bool,
-    /// `tokenizer_config.json` says whether texts get a space in front.
-    pub has_space_setting: bool,
-}
-
-/// A kind of tokenizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenizerKind {
-    /// `tokenizer.model`.
-    SentencePiece,
-    /// `tokenizer.model` of Phi 3, which keeps the texts of added tokens.
-    SentencePieceOfPhi,
-    /// A `tokenizer.json` whose tokens stand for characters, and for single bytes.
-    ByteFallback,
-    /// The same of Gemma 4.
-    Gemma4,
-    /// A `tokenizer.json` whose tokens stand for bytes.
-    Bpe,
-}
 
 const BPE: TokenizerRule = TokenizerRule {
     kinds: &[TokenizerKind::Bpe],
@@ -117,38 +43,6 @@ const OF_GLM_MOE: TokenizerRule = TokenizerRule {
     texts: &[("bos", "[gMASK]"), ("eot", "<|user|>"), ("unk", "<|endoftext|>"), ("eom", "<|observation|>")],
     ..BPE
 };
-
-const fn fixed(key: &'static str, value: ValueRule) -> KeyRow {
-    KeyRow { key, value }
-}
-
-const fn computed(key: &'static str, value: fn(&Config) -> Result<Option<KeyValue>>) -> KeyRow {
-    KeyRow { key, value: ValueRule::Computed(value) }
-}
-
-const fn count(key: &'static str, fields: &'static [&'static str]) -> KeyRow {
-    KeyRow { key, value: ValueRule::Count(fields, Absent::Refused) }
-}
-
-const fn count_if(key: &'static str, fields: &'static [&'static str]) -> KeyRow {
-    KeyRow { key, value: ValueRule::Count(fields, Absent::LeftOut) }
-}
-
-const fn count_or(key: &'static str, fields: &'static [&'static str], other: u32) -> KeyRow {
-    KeyRow { key, value: ValueRule::Count(fields, Absent::Is(other)) }
-}
-
-const fn number(key: &'static str, fields: &'static [&'static str]) -> KeyRow {
-    KeyRow { key, value: ValueRule::Number(fields, Absent::Refused) }
-}
-
-const fn number_if(key: &'static str, fields: &'static [&'static str]) -> KeyRow {
-    KeyRow { key, value: ValueRule::Number(fields, Absent::LeftOut) }
-}
-
-const fn factor(key: &'static str, field: &'static str) -> KeyRow {
-    KeyRow { key, value: ValueRule::Factor(field) }
-}
 
 const VOCABULARY: KeyRow = count("vocab_size", &["vocab_size"]);
 const ROTATED_HEAD: KeyRow = computed("rope.dimension_count", |config| counted(config.head_dim()?));
@@ -210,7 +104,7 @@ const DEEPSEEK2: &[KeyRow] = &[
 ];
 
 /// Every type of model.
-pub(super) static RECIPES: &[Recipe] = &[
+pub(in super::super) static RECIPES: &[Recipe] = &[
     Recipe {
         model_types: &["llama", "mistral", "mixtral", "smollm3"],
         base: Base::All,
@@ -299,7 +193,7 @@ pub(super) static RECIPES: &[Recipe] = &[
         keys: &[
             CONTEXT,
             computed("rope.scaling.original_context_length", |config| {
-                let length = config.shared_rope("original_max_position_embeddings").and_then(super::config::as_count);
+                let length = config.shared_rope("original_max_position_embeddings").and_then(as_count);
                 counted(length.ok_or_else(|| lacks("original_max_position_embeddings"))?)
             }),
             WIDTH,
@@ -507,6 +401,13 @@ pub(super) static RECIPES: &[Recipe] = &[
         },
     },
     Recipe {
+        model_types: &["nemotron_h"],
+        base: Base::Without(&["expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count"]),
+        keys: NEMOTRON_H,
+        tokenizer: TokenizerRule { padding: 8, ..BPE },
+    },
+    Recipe { model_types: &["kimi_linear"], base: Base::All, keys: KIMI_LINEAR, tokenizer: BPE },
+    Recipe {
         model_types: &["stablelm"],
         base: Base::None,
         keys: &[
@@ -533,10 +434,7 @@ const LINEAR_ATTENTION: &[KeyRow] = &[
     count("ssm.state_size", &["linear_key_head_dim"]),
     count("ssm.group_count", &["linear_num_key_heads"]),
     count("ssm.time_step_rank", &["linear_num_value_heads"]),
-    computed("ssm.inner_size", |config| {
-        let rows = config.need("linear_value_head_dim")?.checked_mul(config.need("linear_num_value_heads")?);
-        counted(rows.ok_or_else(|| lacks("linear_value_head_dim"))?)
-    }),
+    computed("ssm.inner_size", |config| product(config, "linear_value_head_dim", "linear_num_value_heads")),
     computed("attention.recurrent_layers", |config| {
         if let Some(types) = config.layers("layer_types")? {
             let is_linear = types.iter().map(|kind| kind.as_str() == Some("linear_attention"));
@@ -616,185 +514,58 @@ const GEMMA4: &[KeyRow] = &[
     count("rope.dimension_count", &["global_head_dim"]),
     computed("rope.dimension_count_swa", |config| counted(config.rotated(config.need("head_dim")?, Some(1.0))? as u32)),
 ];
+const NEMOTRON_H: &[KeyRow] = &[
+    VOCABULARY,
+    computed("rope.dimension_count", |config| counted(width_of_heads(config)?)),
+    count("ssm.conv_kernel", &["conv_kernel"]),
+    count("ssm.state_size", &["ssm_state_size"]),
+    count("ssm.group_count", &["n_groups"]),
+    computed("ssm.inner_size", |config| product(config, "mamba_num_heads", "mamba_head_dim")),
+    count("ssm.time_step_rank", &["mamba_num_heads"]),
+    computed("attention.head_count_kv", |config| of_blocks(config, Block::Attention, "num_key_value_heads")),
+    fixed("rope.scaling.finetuned", ValueRule::FixedFlag(false)),
+    // The model has no positions, so it has no limit.
+    fixed("context_length", ValueRule::FixedCount(1 << 20)),
+    count("attention.key_length", &["head_dim", "attention_head_dim"]),
+    count("attention.value_length", &["head_dim", "attention_head_dim"]),
+    computed("feed_forward_length", |config| match has_expert_blocks(config)? {
+        true => of_blocks(config, Block::Experts, "moe_intermediate_size"),
+        false => of_blocks(config, Block::Mlp, "intermediate_size"),
+    }),
+    computed("expert_used_count", |config| of_experts(config, "num_experts_per_tok")),
+    computed("expert_feed_forward_length", |config| of_experts(config, "moe_intermediate_size")),
+    computed("expert_shared_feed_forward_length", |config| of_experts(config, "moe_shared_expert_intermediate_size")),
+    computed("expert_count", |config| of_experts(config, "n_routed_experts")),
+    computed("expert_shared_count", |config| of_experts(config, "n_shared_experts")),
+    computed("expert_group_count", |config| of_experts(config, "n_group")),
+    computed("expert_group_used_count", |config| of_experts(config, "topk_group")),
+    computed("expert_weights_norm", |config| {
+        let flag = config.flag("norm_topk_prob").filter(|_| has_expert_blocks(config).is_ok_and(|has| has));
+        Ok(flag.map(KeyValue::Flag))
+    }),
+    computed("expert_weights_scale", |config| {
+        let scale = if has_expert_blocks(config)? { config.number(&["routed_scaling_factor"])? } else { None };
+        Ok(scale.map(|scale| KeyValue::Number(scale as f32)))
+    }),
+    computed("moe_latent_size", |config| match config.find(&["moe_latent_size"]) {
+        Some(_) => of_experts(config, "moe_latent_size"),
+        None => Ok(None),
+    }),
+];
+const KIMI_LINEAR: &[KeyRow] = &[
+    VOCABULARY,
+    computed("attention.head_count_kv", heads_of_kimi),
+    computed("ssm.conv_kernel", |config| kimi_attention(config, "short_conv_kernel_size")),
+    computed("kda.head_dim", |config| kimi_attention(config, "head_dim")),
+    count_if("attention.q_lora_rank", &["q_lora_rank"]),
+    count("attention.kv_lora_rank", &["kv_lora_rank"]),
+    count("rope.dimension_count", &["qk_rope_head_dim"]),
+    computed("attention.key_length", |config| sum(config, "kv_lora_rank", "qk_rope_head_dim")),
+    computed("attention.key_length_mla", |config| sum(config, "qk_nope_head_dim", "qk_rope_head_dim")),
+    count("attention.value_length_mla", &["v_head_dim"]),
+    EXPERT_WIDTH,
+    count("expert_shared_count", &["num_shared_experts"]),
+    count("leading_dense_block_count", &["first_k_dense_replace"]),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
+];
 const PIECES_OF_ERNIE: TokenizerRule = TokenizerRule { has_space_setting: true, ..PIECES };
-
-/// Each of these layers has full attention.
-fn full_interval(config: &Config) -> Result<usize> {
-    let every = config.count(&["full_attention_interval"])?.unwrap_or(4);
-    if every == 0 { Err(lacks("full_attention_interval")) } else { Ok(every as usize) }
-}
-
-#[allow(clippy::unnecessary_wraps, reason = "it is the result of rules, which can fail")]
-fn counted(count: u32) -> Result<Option<KeyValue>> {
-    Ok(Some(KeyValue::Count(count)))
-}
-
-fn sum(config: &Config, one: &str, other: &str) -> Result<Option<KeyValue>> {
-    let both = config.need(one)?.checked_add(config.need(other)?);
-    counted(both.ok_or_else(|| lacks(one))?)
-}
-
-/// The dimensions that are rotated, of those of a head.
-fn rotated_of_head(config: &Config, share: Option<f64>) -> Result<Option<KeyValue>> {
-    counted(config.rotated(config.head_dim()?, share)? as u32)
-}
-
-/// The same, without a field for the dimensions of a head.
-fn rotated_of_head_size(config: &Config) -> Result<Option<KeyValue>> {
-    let size = config.need("hidden_size")?.checked_div(config.need("num_attention_heads")?);
-    counted(config.rotated(size.ok_or_else(|| lacks("num_attention_heads"))?, None)? as u32)
-}
-
-/// The same, rounded after the width of the model is multiplied.
-fn rotated_of_width(config: &Config, share: Option<f64>) -> Result<Option<KeyValue>> {
-    let width = config.count(&["hidden_size", "n_embd"])?.ok_or_else(|| lacks("hidden_size"))?;
-    let heads = config.count(&["num_attention_heads", "n_head"])?.unwrap_or_default();
-    let rotated = (config.rotated(width, share)? as u32).checked_div(heads);
-    counted(rotated.ok_or_else(|| lacks("num_attention_heads"))?)
-}
-
-/// The layers with a sliding window.
-fn sliding_layers(config: &Config) -> Result<Option<KeyValue>> {
-    if let Some(types) = config.layers("layer_types")? {
-        let is_sliding = types.iter().map(|kind| kind.as_str() == Some("sliding_attention"));
-        return Ok(Some(KeyValue::Flags(is_sliding.collect())));
-    }
-    let layers = layer_count(config)?;
-    let flags = match config.find(&["sliding_window_pattern"]) {
-        Some(Value::String(kinds)) if !kinds.is_empty() => {
-            kinds.bytes().cycle().take(layers).map(|kind| kind == b'L').collect()
-        }
-        Some(every) => match every.as_u64().filter(|every| *every > 0) {
-            Some(every) => (1..=layers as u64).map(|layer| !layer.is_multiple_of(every)).collect(),
-            None => return Err(lacks("sliding_window_pattern")),
-        },
-        None => return Ok(None),
-    };
-    Ok(Some(KeyValue::Flags(flags)))
-}
-
-/// The layers with a sliding window: all but every fourth, if the config does not say.
-fn every_fourth_is_full(config: &Config) -> Result<Option<KeyValue>> {
-    if config.list("layer_types").is_some() {
-        return sliding_layers(config);
-    }
-    Ok(Some(KeyValue::Flags((1..=layer_count(config)?).map(|layer| layer % 4 != 0).collect())))
-}
-
-/// The number of layers, which has a bound because lists have an element for each.
-fn layer_count(config: &Config) -> Result<usize> {
-    const MOST: u32 = 1 << 16;
-    let layers = config.need("num_hidden_layers")?;
-    if layers > MOST { Err(lacks("num_hidden_layers")) } else { Ok(layers as usize) }
-}
-
-/// The factor by which attention grows with the context of Phi 3.
-fn attention_factor(config: &Config) -> Result<Option<KeyValue>> {
-    if config.shared_rope("long_factor").is_none() {
-        return Ok(None);
-    }
-    let original = config.shared_rope("original_max_position_embeddings").and_then(Value::as_f64);
-    let original = original.ok_or_else(|| lacks("original_max_position_embeddings"))?;
-    let length = config.count(&["n_positions", "max_position_embeddings"])?;
-    let scale = f64::from(length.ok_or_else(|| lacks("max_position_embeddings"))?) / original;
-    let factor = match config.rope_type().to_lowercase().as_str() {
-        _ if scale <= 1.0 => 1.0,
-        "su" | "longrope" => (1.0 + scale.ln() / original.ln()).sqrt(),
-        "yarn" => 0.1 * scale.ln() + 1.0,
-        _ => return Err(lacks("rope_type")),
-    };
-    Ok(Some(KeyValue::Number(factor as f32)))
-}
-
-fn nemotron_factor(config: &Config) -> Result<Option<f64>> {
-    let own = config.number(&["factor"])?.filter(|factor| *factor != 0.0);
-    Ok(own.or(config.shared_rope("factor").and_then(Value::as_f64)))
-}
-
-/// The base of the angles of Hunyuan, which the config gives by a factor; `None` if it does not.
-fn hunyuan_base(config: &Config) -> Result<Option<KeyValue>> {
-    if !["dynamic", "xdrope"].contains(&config.rope_type()) {
-        return Ok(None);
-    }
-    let (theta, size) = (config.rope_number("rope_theta")?.unwrap_or(1e4), f64::from(config.need("head_dim")?));
-    let factor = config.rope_number("alpha")?.unwrap_or(50.0);
-    Ok(Some(KeyValue::Number((theta * factor.powf(size / (size - 2.0))) as f32)))
-}
-
-#[allow(clippy::unnecessary_wraps, reason = "it is the result of rules, which can fail")]
-fn hunyuan_context(config: &Config) -> Result<Option<KeyValue>> {
-    Ok((config.rope_type() == "dynamic").then_some(KeyValue::Count(262_144)))
-}
-
-/// The key heads of each layer of LFM2; a convolution has none.
-fn heads_of_lfm2(config: &Config) -> Result<Option<KeyValue>> {
-    let heads = config.need("num_key_value_heads")? as i32;
-    let types = config.layers("layer_types")?.ok_or_else(|| lacks("layer_types"))?;
-    let heads = |kind: &Value| if kind.as_str() == Some("conv") { 0 } else { heads };
-    Ok(Some(KeyValue::Counts(types.iter().map(heads).collect())))
-}
-
-/// The width of the MLPs of LFM2, which the class adjusts.
-fn width_of_lfm2(config: &Config) -> Result<Option<KeyValue>> {
-    let mut width =
-        u64::from(config.count(&["block_ff_dim", "intermediate_size"])?.ok_or_else(|| lacks("block_ff_dim"))?);
-    if config.flag("block_auto_adjust_ff_dim") == Some(true) {
-        width = (2 * width) / 3;
-        if let Some(factor) = config.number(&["block_ffn_dim_multiplier"])? {
-            width = (factor * width as f64) as u64;
-        }
-        let multiple = u64::from(config.need("block_multiple_of")?.max(1));
-        width = width.checked_next_multiple_of(multiple).ok_or_else(|| lacks("block_multiple_of"))?;
-    }
-    counted(u32::try_from(width).map_err(|_| lacks("block_ff_dim"))?)
-}
-
-/// Models with the tokenizer of `StarCoder` have no token at the start.
-fn no_bos_of_starcoder(config: &Config) -> Result<Option<KeyValue>> {
-    Ok((config.count(&["vocab_size"])? == Some(49_152)).then_some(KeyValue::Flag(false)))
-}
-
-/// The end of a turn of Code Llama, whose number of tokens identifies it.
-fn code_llama_end(config: &Config) -> Result<Option<KeyValue>> {
-    Ok((config.count(&["vocab_size"])? == Some(32_016)).then_some(KeyValue::Count(32_010)))
-}
-
-impl Recipe {
-    /// Finds the recipe of a type of model.
-    pub(super) fn find(model_type: &str) -> Option<&'static Self> {
-        RECIPES.iter().find(|recipe| recipe.model_types.contains(&model_type))
-    }
-}
-
-impl KeyRow {
-    /// Returns the value of the key; `None` if it is left out.
-    pub(super) fn value(&self, config: &Config) -> Result<Option<KeyValue>> {
-        let absent = |rule: Absent, field: &str| match rule {
-            Absent::Refused => Err(lacks(field)),
-            Absent::LeftOut => Ok(None),
-            Absent::Is(count) => counted(count),
-        };
-        match self.value {
-            ValueRule::Count(fields, rule) => match config.count(fields)? {
-                Some(value) => counted(value),
-                None => absent(rule, fields[0]),
-            },
-            ValueRule::Number(fields, rule) => match config.number(fields)? {
-                Some(value) => Ok(Some(KeyValue::Number(value as f32))),
-                None => absent(rule, fields[0]),
-            },
-            ValueRule::Factor(field) => {
-                Ok(config.number(&[field])?.filter(|value| *value != 0.0).map(|value| KeyValue::Number(value as f32)))
-            }
-            ValueRule::Flag(field, rule) => match config.flag(field) {
-                Some(value) => Ok(Some(KeyValue::Flag(value))),
-                None => absent(rule, field),
-            },
-            ValueRule::FixedCount(value) => counted(value),
-            ValueRule::FixedNumber(value) => Ok(Some(KeyValue::Number(value))),
-            ValueRule::FixedFlag(value) => Ok(Some(KeyValue::Flag(value))),
-            ValueRule::FixedText(value) => Ok(Some(KeyValue::Text(value.to_owned()))),
-            ValueRule::Computed(rule) => rule(config),
-        }
-    }
-}
