@@ -10,6 +10,7 @@ cp "$fixtures/untyped_e4m3fn.npy" codes.npy
 cp "$fixtures/corpus/npz/deflated.npz" arrays.npz
 cp "$fixtures/onnx_models/basic_pitch_nmp.onnx" basic_pitch.onnx
 cp "$fixtures/onnx_models/ort_nbits.onnx" quantized.onnx
+cp "$fixtures/onnx_models/matmulnbits/f32.onnx" products.onnx
 cp -R "$fixtures/checkpoints/llama-tiny-bf16" llama
 cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
 cp -R "$fixtures/checkpoints/qwen3-moe-tiny" tiny-moe

@@ -3,7 +3,7 @@
 use super::shared::{FileArgs, ReportArgs, ShardArgs, of_finish};
 use crate::options::QuantizeOptions;
 use crate::options::parsers::{self, SchemeOrKeep};
-use crate::quant::{SCHEMES, Scheme};
+use crate::quant::{MATMULNBITS, SCHEMES, Scheme};
 use clap::{Arg, Args};
 use std::path::PathBuf;
 
@@ -20,7 +20,8 @@ not fit. tcast writes the same bytes as the library of the layout. It needs no c
 large model as for a small one.
 
 In an ONNX model, tcast quantizes the weights of MatMul, Gemm and Conv nodes to fp8, int8, int4 or int4-asym, and inserts \
-DequantizeLinear nodes that give them their type back. It finds the weights by these nodes, not by their names.",
+DequantizeLinear nodes that give them their type back. With --layout matmulnbits, MatMul nodes become MatMulNBits of ONNX \
+Runtime, with integers of 2, 4 or 8 bits. tcast finds the weights by the nodes, not by their names.",
     override_usage = "tcast quantize [OPTIONS] --scheme <SCHEME> <MODEL>
        tcast quantize --finish <OUT>",
     after_help = "Example: tcast quantize llama --scheme fp8
@@ -154,7 +155,8 @@ fn examples() -> String {
             [] => String::new(),
             aliases => format!(" ({})", aliases.join(", ")),
         };
-        let layouts: Vec<&str> = scheme.layout_names().collect();
+        let of_model = scheme.in_model.iter().map(|layout| layout.name).filter(|name| *name == MATMULNBITS);
+        let layouts: Vec<&str> = scheme.layout_names().chain(of_model).collect();
         format!("  {}{aliases}: {}\n      {}\n", scheme.name, scheme.summary, layouts.join(", "))
     };
     let schemes: String = SCHEMES.iter().map(scheme).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 /// True if the format of an input can store a scheme: an ONNX model has a few.
 pub(super) fn fits(scheme: &Scheme, input: &Path) -> bool {
     let is_model = by_extension(input).is_some_and(|format| format.format_info().is_changed_only());
-    input.is_dir() || !is_model || scheme.in_model.is_some()
+    input.is_dir() || !is_model || !scheme.in_model.is_empty()
 }
 
 /// Returns the names of the schemes that a message lists for an input: all that fit, or those of GGUF files for one.

@@ -83,6 +83,7 @@ pub(super) fn plans<'a>(
         codes: codes.as_ref(),
         fail_on: &job.fail_on.conditions,
         model: job.task.model_options(),
+        accuracy_level: job.task.accuracy_level(),
         data_file: data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str),
         merges: (!merges.is_empty()).then_some(&merges),
         threads: job.threads,

@@ -62,7 +62,9 @@ impl TypedValueParser for SchemeParser {
 pub(super) fn layout() -> impl TypedValueParser<Value = &'static str> {
     let layouts = || {
         let mut names: Vec<&str> = Vec::new();
-        for layout in SCHEMES.iter().flat_map(Scheme::layout_names) {
+        let in_model = |scheme: &'static Scheme| scheme.in_model.iter().map(|layout| layout.name);
+        let of_scheme = |scheme: &'static Scheme| scheme.layout_names().chain(in_model(scheme));
+        for layout in SCHEMES.iter().flat_map(of_scheme) {
             if !names.contains(&layout) {
                 names.push(layout);
             }
@@ -79,6 +81,10 @@ pub(super) fn group_size(text: &str) -> Result<Group, String> {
     }
     let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
     size.map(Group::Neighbours).ok_or_else(|| "not a multiple of 8 from 8 to 65536, and not channel".to_owned())
+}
+
+pub(super) fn accuracy_level(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|level| *level <= 4).ok_or_else(|| "not a number from 0 to 4".to_owned())
 }
 
 pub(super) fn rotation(text: &str) -> Result<Rotation, String> {

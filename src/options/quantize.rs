@@ -38,9 +38,9 @@ pub struct QuantizeOptions {
     /// Values that share a scale [default: 128]
     ///
     /// A multiple of 8, or channel for a whole row. For integers in words, from int2 to int8-asym; the groups of the other
-    /// schemes have one size.
+    /// schemes have one size. In the layout matmulnbits a power of two from 16 on, and 32 by default; --block-size is the same.
     #[serde(serialize_with = "group_size")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = parsers::group_size))]
+    #[cfg_attr(feature = "cli", arg(long, alias = "block-size", value_name = "N", value_parser = parsers::group_size))]
     pub group_size: Option<Group>,
 
     /// Columns that are rotated together [default: 256]
@@ -137,6 +137,22 @@ pub struct QuantizeOptions {
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
     pub model: ModelOptions,
+
+    /// ONNX models, matmulnbits: the arithmetic of the kernels that multiply
+    ///
+    /// From 0 to 4: not set, float32, float16, bfloat16, int8. The values of the weights do not depend on it. Other exporters write 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "LEVEL",
+            value_parser = parsers::accuracy_level,
+            hide_short_help = true,
+            help_heading = "ONNX models"
+        )
+    )]
+    pub accuracy_level: Option<u8>,
 
     /// Options for GGUF files that are made.
     #[serde(flatten)]

@@ -77,6 +77,11 @@ impl<'o> Task<'o> {
         }
     }
 
+    /// Returns the attribute of new `MatMulNBits` nodes that chooses the arithmetic of their kernels.
+    pub(crate) fn accuracy_level(self) -> Option<u8> {
+        if let Self::Quantize(options) = self { options.accuracy_level } else { None }
+    }
+
     /// Returns the maximum bytes of tensors in a shard, if tensors are distributed over new shards.
     pub(crate) fn max_shard_size(self) -> Option<u64> {
         match self {
@@ -139,7 +144,8 @@ impl<'o> Task<'o> {
             Self::Promote(options) => RecordedOptions::of(options),
             Self::Dequantize(options) => RecordedOptions::of(options),
             Self::Quantize(options) => {
-                let layout = if source.is_model() { Some(ONNX.name) } else { options.layout_in_effect() };
+                let of_model = options.layout.unwrap_or(ONNX.name);
+                let layout = if source.is_model() { Some(of_model) } else { options.layout_in_effect() };
                 RecordedOptions::of(&QuantizeOptions { layout, ..options.clone() })
             }
         }

@@ -79,6 +79,8 @@ pub struct Request<'a> {
     pub fail_on: &'a [Condition],
     /// Options for ONNX models.
     pub model: ModelOptions,
+    /// The attribute of new `MatMulNBits` nodes that chooses the arithmetic of their kernels.
+    pub accuracy_level: Option<u8>,
     /// The name of the file next to a model that can hold its elements; `None` if there can be none.
     pub data_file: Option<&'a str>,
     /// The changes that adapters make.
@@ -99,6 +101,7 @@ impl<'a> Request<'a> {
             codes: None,
             fail_on: &[],
             model: ModelOptions::default(),
+            accuracy_level: None,
             data_file: None,
             merges: None,
             threads: 1,

@@ -1,14 +1,16 @@
 //! ONNX models whose weights are stored in narrower types: the choice of the weights, and the layout of the model.
 
 use super::{Conversions, Operation, Plan, Request, Step};
-use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole};
+use crate::container::onnx::model::{
+    Change, CodesForm, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole,
+};
 use crate::container::{Input, MetadataChange, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::operator::cast::VERSIONS;
 use crate::progress::OnnxNote;
-use crate::quant::LinearAxis;
+use crate::quant::{LinearAxis, WeightEncoder};
 use crate::read::MappedBytes;
 use crate::select::{KeptReason, Rule};
 use crate::text::size;
@@ -73,7 +75,7 @@ pub(super) fn build<'a>(
 ) -> Result<(Plan<'a>, Vec<OnnxNote>)> {
     let mut notes = rules_without_effect(request, &steps);
     let (opset, ir_version) = versions(request, graph, &steps, &mut notes)?;
-    let tensors = changes(input.contents.tensors.len(), &steps);
+    let tensors = changes(request, input.contents.tensors.len(), &steps);
     let mut change = Change { tensors, opset, ir_version, metadata, data_file: None };
     let layout = lay_out(request, input, graph, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
@@ -164,9 +166,9 @@ fn place(
         }
         Operation::Encode(weight) => {
             let parts = weight.rows.encoder.parts();
-            let stored = graph.stored_name(&step.sources[0].tensor.name, parts[0].dtype);
-            for (result, part) in step.results.iter_mut().zip(parts) {
-                result.name = Cow::Owned(format!("{stored}{}", part.suffix));
+            let names = graph.part_names(&step.sources[0].tensor.name, parts[0].dtype, form(&weight.rows.encoder));
+            for (result, name) in step.results.iter_mut().zip(names) {
+                result.name = Cow::Owned(name);
             }
         }
     }
@@ -179,7 +181,7 @@ fn place(
 }
 
 /// Returns the change of each tensor of the model.
-fn changes<'c>(count: usize, steps: &'c [Step]) -> Vec<TensorChange<'c>> {
+fn changes<'c>(request: &Request, count: usize, steps: &'c [Step]) -> Vec<TensorChange<'c>> {
     let mut tensors: Vec<TensorChange> = std::iter::repeat_with(|| TensorChange::Goes).take(count).collect();
     for step in steps {
         tensors[step.place.1] = match (&step.how, step.new_dtype()) {
@@ -188,13 +190,23 @@ fn changes<'c>(count: usize, steps: &'c [Step]) -> Vec<TensorChange<'c>> {
             (Operation::Encode(weight), Ok(_)) => {
                 let encoder = &weight.rows.encoder;
                 let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
-                let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
-                TensorChange::Quantized(QuantizedTensor { parts, axis, block_size })
+                let accuracy_level = request.accuracy_level;
+                TensorChange::Quantized(QuantizedTensor { parts, form: form(encoder), accuracy_level })
             }
             (Operation::Convert(_), Ok(to)) => TensorChange::Cast(to),
         };
     }
     tensors
+}
+
+/// Returns the arrangement of the codes that an encoder for models writes.
+fn form(encoder: &WeightEncoder) -> CodesForm {
+    if let Some(LinearAxis { axis, block_size }) = encoder.axis() {
+        return CodesForm::Linear(Some((axis, block_size)));
+    }
+    let grid = encoder.grid().expect("the encoder is one for models");
+    let (block_size, bits) = grid.blocks();
+    CodesForm::Product { shape: [grid.columns(), grid.rows()], bits, block_size }
 }
 
 /// Returns the opset and the IR version that the model needs, if it has older ones.
@@ -228,8 +240,10 @@ fn versions(
         let Some(weight) = step.quantization() else { continue };
         let (scales, codes) = step.dtypes();
         is_quantized = true;
-        let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
+        let axis = weight.rows.encoder.axis();
+        let is_blocked = axis.is_some_and(|axis| axis.block_size > 0);
         let (needy, wanted) = match codes {
+            _ if axis.is_none() => (codes.to_string(), 0),
             codes if is_blocked || codes.bits() < 8 => (codes.to_string(), 21),
             codes if codes.is_float8() => (codes.to_string(), 19),
             _ if scales != Dtype::Float32 => (format!("a scale of {scales}"), 19),

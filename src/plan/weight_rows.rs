@@ -315,6 +315,7 @@ impl<'a> WeightRows<'a> {
         let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
         let indices = match self.base() {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
+            WeightValues::Columns if self.encoder.shape().len() == 2 => vec![column, row],
             WeightValues::Columns => vec![row / rows, column, row % rows],
             WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
                 crate::container::indices(element, self.encoder.shape(), false)

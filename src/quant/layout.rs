@@ -134,9 +134,10 @@ pub enum CodeValues {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes. Blocks of 16
-    /// bytes are a separate dimension: [.., rows, blocks, 16].
+    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes.
     Rows(u64),
+    /// The same as blocks of the codes of a group: [.., rows, groups, bytes]. The last block is padded.
+    Blocks,
     /// Like `Rows(1)`, but the high four bits of a byte are the first of two codes (`ComfyUI`'s NVFP4).
     RowsHighFirst,
     /// Each row is the low four bits of all codes as in `Rows(1)`, and then their upper two bits, if they have them.
@@ -258,8 +259,8 @@ pub enum Zeros {
     /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0, or half of the range of
     /// [`CodeValues::Unsigned`] (ONNX).
     Stream,
-    /// Packed like the codes of [`Packing::TransposedBlocks`], as one block: [columns, bytes]; half of the range if the
-    /// part is missing (ONNX Runtime).
+    /// Packed along the columns of [`Packing::TransposedBlocks`], or the rows of [`Packing::Blocks`], low bits of a byte
+    /// first: [columns, bytes]; half of the range if the part is missing (ONNX Runtime).
     PackedBlocks,
     /// As many as scales, in their order and dtype; half of the range if the part is missing. The products of codes and of
     /// zero points with scales are float32, and so is their difference (ONNX Runtime).
@@ -355,7 +356,7 @@ pub struct Layout {
     pub shares_names: bool,
     /// True if it is for diffusion models.
     pub is_diffusion: bool,
-    /// True if groups at the edges of a weight may be partial, whatever their size.
+    /// True if groups at the edges of a weight may be partial, whatever their size, of those that tcast writes too.
     pub partial_groups: bool,
     /// A type of scales, besides the one it is written with, in which moved scales stay.
     pub kept_scales: Option<Dtype>,

@@ -54,7 +54,7 @@ pub use layout::{
     ScaleOrder, Zeros, codes_in_words,
 };
 pub use libraries::{
-    COMFYUI, COMPRESSED_TENSORS, GATHER, GGUF, MATMUL_NBITS, MATMUL_NBITS_SCALED, MLX, ONNX, SCHEMES,
+    COMFYUI, COMPRESSED_TENSORS, GATHER, GGUF, MATMUL_NBITS, MATMUL_NBITS_SCALED, MATMULNBITS, MLX, ONNX, SCHEMES,
     comfy_metadata_of, config_of, default_target, find, hf_quant_config_of, layouts, metadata_of, named_dtype,
     quantize_config_of,
 };

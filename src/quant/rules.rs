@@ -58,6 +58,10 @@ pub enum ScaleRule {
     /// bits, the value of the largest magnitude / -8 without zero points, and (highest - lowest) / 15 with them; a
     /// scale of 0 stays 0 (ONNX).
     Linear,
+    /// Like `Linear` for 4 bits, with as many codes as the width has, and a zero point in the middle if none is stored. The
+    /// sum of quotient and zero point is rounded, halves away from zero. Codes follow from the stored scale, but not if
+    /// that is bfloat16 (ONNX Runtime, `MatMulNBits`).
+    Blocks,
 }
 
 impl ScaleRule {

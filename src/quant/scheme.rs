@@ -71,8 +71,8 @@ pub struct Scheme {
     pub layouts: &'static [SchemeLayout],
     /// Its types in GGUF files; `None` if they cannot store it.
     pub gguf: Option<GgufScheme>,
-    /// The scheme as stored in ONNX models; `None` if they cannot store it.
-    pub in_model: Option<SchemeLayout>,
+    /// The layouts that can store it in ONNX models, the default first.
+    pub in_model: &'static [SchemeLayout],
 }
 
 impl serde::Serialize for Scheme {
@@ -106,6 +106,12 @@ impl Scheme {
     pub fn has_partial_blocks(&self, layout: &str) -> bool {
         let layout = self.in_layout(Some(layout));
         layout.is_some_and(|layout| matches!(layout.grid.group, Group::Block(_)) && layout.rule().has_partial_blocks())
+    }
+
+    /// Returns the scheme in the layout of this name in ONNX models, or in the default layout if the name is `None`; `None`
+    /// if they cannot store the scheme.
+    pub fn in_model(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
+        self.in_model.iter().find(|layout| name.is_none_or(|name| layout.name == name))
     }
 
     /// Returns the scheme in the layout of this name, or in the default layout if the name is `None`; `None` if the

@@ -147,7 +147,7 @@ fn each_format_of_models_has_its_schemes() {
     }
     let bench = bench();
     let schemes = told(&bench, "quantize net.onnx", 2).concat();
-    assert!(schemes.contains("the schemes are fp8, int8, int4, int4-asym;"), "{schemes}");
+    assert!(schemes.contains("the schemes are fp8, int8, int4, int4-asym, int2, int2-asym, int8-asym;"), "{schemes}");
     let schemes = told(&bench, "quantize tiny.gguf", 2).concat();
     assert!(schemes.contains("q4_k_m") && !schemes.contains("affine4"), "{schemes}");
     // No scheme of ONNX models.

@@ -104,8 +104,8 @@ fn values_come_in_the_place_of_codes_that_nodes_multiply() {
                 assert_eq!(value.to_bits(), rounded.to_bits(), "{name}: {weight} {at}");
             }
         };
-        check("w", &product_weight(&parts, "w", [40, 6], bits));
-        check("tail", &product_weight(&parts, "tail", [6, 3], bits));
+        check("w", &product_weight(&parts, "w", [40, 8], bits));
+        check("tail", &product_weight(&parts, "tail", [8, 3], bits));
         if bits == 4 {
             check("emb", &table(&parts));
         }
@@ -119,7 +119,7 @@ fn values_come_in_the_place_of_codes_that_nodes_multiply() {
         bench.run("dequantize in.onnx -o out.safetensors -q -f").expect(0, "", "");
         bench.run("diff out.onnx out.safetensors -q").expect(0, "", "");
     }
-    assert_eq!(count, 8 * (240 + 18) + 4 * 200);
+    assert_eq!(count, 8 * (320 + 24) + 4 * 200);
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn inspect_shows_the_weights_and_single_codes() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     for line in [
         "  emb   uint4, 1 x 16  [5, 40]  168 B  onnx-gather, 6.72 bits per weight\n",
-        "  w     uint4, 16 x 1  [40, 6]  228 B  onnx-matmulnbits, 7.60 bits per weight\n",
+        "  w     uint4, 16 x 1  [40, 8]  304 B  onnx-matmulnbits, 7.60 bits per weight\n",
     ] {
         assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
     }
     bench.run("bitcast in.onnx --bits --tensor w --range 1..4").expect(
         0,
-        "1  0011  (3 - 0) * 0.025156746 = 0.07547024\n2  1000  (8 - 4) * 0.15811138 = 0.6324455\n\
+        "1  0011  (3 - 0) * 1.3897166 = 4.16915\n2  1000  (8 - 4) * 0.009649407 = 0.03859763\n\
          3  0000  (0 - 15) * 0.06666667 = -1\n",
         "",
     );
@@ -271,4 +271,102 @@ fn nodes_whose_blocks_are_not_described_stay() {
         "{}",
         outcome.stderr
     );
+}
+
+#[test]
+fn codes_and_nodes_are_those_of_onnx_runtimes_quantizer() {
+    let bench = Bench::new();
+    for (source, scheme) in [
+        ("f32", "int2"),
+        ("f32", "int2-asym"),
+        ("f32", "int4"),
+        ("f32", "int4-asym"),
+        ("f32", "int8"),
+        ("f32", "int8-asym"),
+        ("f16", "int4"),
+        ("f16", "int4-asym"),
+    ] {
+        let fixture = |name: &str| fixture(&format!("onnx_models/matmulnbits/{name}.onnx"));
+        fs::copy(fixture(source), bench.path("in.onnx")).unwrap();
+        let options = "--layout matmulnbits --block-size 16 --accuracy-level 4 --min-elements 1";
+        bench.run(&format!("quantize in.onnx --scheme {scheme} {options} -o out.onnx -f -q")).expect(0, "", "");
+        let theirs = fs::read(fixture(&format!("{source}.{scheme}"))).unwrap();
+        let ours = bench.read("out.onnx");
+        let is_table = |name: &String| name.starts_with("emb");
+        let of_products = |file: &[u8]| {
+            let mut all = initializers(file);
+            all.retain(|name, _| !is_table(name));
+            all
+        };
+        assert!(of_products(&ours) == of_products(&theirs), "{source} {scheme}");
+        let products = |file: &[u8]| nodes(file).split_off(1);
+        assert_eq!(products(&ours), products(&theirs), "{source} {scheme}");
+        let graph = |file: &[u8]| fields(file, 7).remove(0);
+        let attributes = |file: &[u8]| {
+            let mut all = fields(&fields(&graph(file), 1)[1], 5);
+            all.sort();
+            all
+        };
+        assert_eq!(attributes(&ours), attributes(&theirs), "{source} {scheme}");
+        let imports = fields(&ours, 8);
+        assert_eq!(imports[1], [field(1, b"com.microsoft"), number(2, 1)].concat(), "{source} {scheme}");
+        bench.run("dequantize out.onnx -o back.onnx -f -q").expect(0, "", "");
+        bench.run("diff out.onnx back.onnx -q").expect(0, "", "");
+    }
+}
+
+#[test]
+fn only_matrices_of_products_become_blocks() {
+    let bench = Bench::new();
+    let values: Vec<f32> = (0..34_u8).map(|at| f32::from(at) - 17.0).collect();
+    let weight = |name: &str| initializer(name, FLOAT, &[17, 2], &floats(&values));
+    let plain = |op: &str, weight: &str, output: &str| crate::common::onnx::node(op, &["x", weight], output);
+    let nodes_of =
+        [plain("MatMul", "w", "y"), plain("Gemm", "v", "z"), plain("MatMul", "u", "a"), plain("Gemm", "u", "b")];
+    let weights = [weight("w"), weight("v"), weight("u")].concat();
+    let quantize = "quantize in.onnx --scheme int4 --layout matmulnbits --min-elements 1 -o out.onnx -f";
+    bench.write("in.onnx", &model(&[nodes_of.concat(), weights.clone()].concat()));
+    let outcome = bench.run(quantize);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let note = "tcast: note: 2 weights of shape [17, 2] are not quantized, such as v: the layout cannot store these codes and groups\n";
+    assert!(outcome.stderr.ends_with(note), "{}", outcome.stderr);
+    let out = bench.read("out.onnx");
+    assert_eq!(nodes(&out)[0], "MatMulNBits|com.microsoft||x w_Q4 w_scales");
+    assert_eq!(nodes(&out)[1..], ["Gemm|||x v", "MatMul|||x u", "Gemm|||x u"]);
+    // The default is blocks of 32. Rows beyond the last are codes 0.
+    let parts = initializers(&out);
+    assert_eq!(parts["w_scales"], floats(&[17.0 / 8.0, 16.0 / 8.0]));
+    assert_eq!((parts["w_Q4"].len(), &parts["w_Q4"][8..16]), (32, &[0x0f, 0, 0, 0, 0, 0, 0, 0][..]));
+    let attributes = fields(&fields(&fields(&out, 7)[0], 1)[0], 5);
+    assert_eq!(attributes.len(), 4, "there is no accuracy_level");
+    // Names of ONNX Runtime that are taken are left to their values.
+    let other = plain("Neg", "x", "w_scales");
+    bench.write("in.onnx", &model(&[nodes_of.concat(), weights, other].concat()));
+    bench.run(&format!("{quantize} -q")).expect(0, "", "");
+    assert_eq!(nodes(&bench.read("out.onnx"))[0], "MatMulNBits|com.microsoft||x w_uint8 w_uint8_scale");
+    bench.run("dequantize out.onnx -o back.onnx -q").expect(0, "", "");
+    assert_eq!(nodes(&bench.read("back.onnx"))[0], "MatMul|||x w_uint8_float32_1");
+}
+
+#[test]
+fn options_of_blocks_need_the_layout() {
+    let bench = Bench::new();
+    fs::copy(fixture("onnx_models/matmulnbits/f32.onnx"), bench.path("in.onnx")).unwrap();
+    for (arguments, message) in [
+        (
+            "--scheme int4 --accuracy-level 4",
+            "tcast: error: --accuracy-level has no effect: it is for the layout matmulnbits\n  leave --accuracy-level out\n",
+        ),
+        (
+            "--scheme fp8 --layout matmulnbits",
+            "tcast: error: in.onnx: ONNX models of the layout matmulnbits have no scheme fp8\n  \
+             choose one of int8, int4, int4-asym, int2, int2-asym, int8-asym\n",
+        ),
+    ] {
+        bench.run(&format!("quantize in.onnx {arguments} -o out.onnx")).expect(2, "", message);
+    }
+    let outcome =
+        bench.run("quantize in.onnx --scheme int4 --layout matmulnbits --block-size 24 --min-elements 1 -o out.onnx");
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("no weight would be quantized"), "{}", outcome.stderr);
 }

@@ -195,7 +195,7 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
     refused(
         "--scheme nvfp4",
         2,
-        "in.onnx: ONNX models have no scheme nvfp4\n  choose one of fp8, int8, int4, int4-asym",
+        "in.onnx: ONNX models have no scheme nvfp4\n  choose one of fp8, int8, int4, int4-asym, int2, int2-asym, int8-asym",
     );
     refused(
         "--scheme int4 --search mse",

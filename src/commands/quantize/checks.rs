@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{
-    Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MLX, Rotation, RotationUse, ScaleChoice, Scheme,
-    SchemeLayout,
+    Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse, ScaleChoice,
+    Scheme, SchemeLayout,
 };
 use crate::read::Model;
 use crate::text::flag_with;
@@ -49,8 +49,14 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     }
     let layout = layout_name(options);
     let has_group_size = |scheme: &Scheme| {
-        scheme.in_layout(Some(layout)).map_or_else(|| scheme.has_group_size(), SchemeLayout::has_group_size)
+        let stored = scheme.in_layout(Some(layout)).or_else(|| scheme.in_model(options.layout));
+        stored.map_or_else(|| scheme.has_group_size(), SchemeLayout::has_group_size)
     };
+    let is_multiplied =
+        |scheme: &Scheme| scheme.in_model(options.layout).is_some_and(|stored| stored.name == MATMULNBITS);
+    if options.accuracy_level.is_some() && !args.schemes().any(is_multiplied) {
+        return Err(no_effect("--accuracy-level", format!("it is for the layout {MATMULNBITS}")));
+    }
     if let Some(rotation) = options.rotation {
         if options.scheme.is_some() && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
             return Err(no_effect("--rotation", format!("{named} is not rotated in the layout {layout}")));

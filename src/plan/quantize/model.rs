@@ -12,18 +12,23 @@ use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{PlanFindings, Planned, Request, Step, rewrite};
 use crate::progress::{Misfit, Note};
-use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
+use crate::quant::{
+    EncodeOptions, Encoder, Group, LinearAxis, MATMULNBITS, SCHEMES, Scheme, SchemeLayout, TargetGrid, Unfit,
+    WeightEncoder,
+};
 use crate::read::Model;
 use crate::select::KeptReason;
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Returns the layout of a scheme in ONNX models.
-fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
-    scheme.in_model.as_ref().ok_or_else(|| {
-        let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model.is_some()).map(|it| it.name).collect();
-        let error = Error::usage(format!("ONNX models have no scheme {}", scheme.name));
+/// Returns a scheme in its layout of this name in ONNX models, or in its default layout.
+fn stored(scheme: &'static Scheme, layout: Option<&str>) -> Result<&'static SchemeLayout> {
+    scheme.in_model(layout).ok_or_else(|| {
+        let known = SCHEMES.iter().filter(|scheme| scheme.in_model(layout).is_some());
+        let known: Vec<&str> = known.map(|scheme| scheme.name).collect();
+        let of_layout = layout.map(|layout| format!("of the layout {layout} ")).unwrap_or_default();
+        let error = Error::usage(format!("ONNX models {of_layout}have no scheme {}", scheme.name));
         error.remedy(format!("choose one of {}", known.join(", ")))
     })
 }
@@ -37,12 +42,13 @@ impl<'a> Planned<'a> {
         request: &Request,
     ) -> Result<Self> {
         let source = model.source;
-        if let Some(layout) = options.layout.filter(|layout| *layout != "onnx") {
+        let is_known = |layout: &str| SCHEMES.iter().any(|scheme| scheme.in_model(Some(layout)).is_some());
+        if let Some(layout) = options.layout.filter(|layout| !is_known(layout)) {
             let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
             return Err(error.without("layout"));
         }
         let schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
-        schemes.map(stored).collect::<Result<Vec<_>>>()?;
+        schemes.map(|scheme| stored(scheme, options.layout)).collect::<Result<Vec<_>>>()?;
         let [input] = &source.shards[..] else { return Err(Error::new("is not one ONNX model")) };
         let selection = options.tensors.selection();
         let graph = rewrite::graph(request, &source.shards, model.graph.as_ref())?;
@@ -77,7 +83,7 @@ impl<'a> Planned<'a> {
                     continue;
                 }
             };
-            let layout = stored(scheme)?;
+            let layout = stored(scheme, options.layout)?;
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
             let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, options).map(Arc::new));
             match made.clone() {
@@ -85,7 +91,8 @@ impl<'a> Planned<'a> {
                     let needs_extremes = encoder.needs_extremes();
                     let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(model.stored(at));
-                    let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
+                    let values = if encoder.axis().is_some() { WeightValues::Rows(0) } else { WeightValues::Columns };
+                    let rows = WeightRows { sources, values, encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
@@ -144,19 +151,24 @@ fn encoder(
     if shape.len() < 2 || has_blocks && !is_matrix {
         return Err(Unfit::Dimensions(shape.to_vec()));
     }
-    let axis = match (grid.group, usage) {
-        (Group::Neighbours(size), usage) => {
-            let block_size = match options.group_size {
-                Some(Group::Neighbours(size)) => size,
-                Some(_) => return Err(Unfit::Grid),
-                None => size,
-            };
-            LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
-        }
-        (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },
-        (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
-    };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let encoding = EncodeOptions { arithmetic: options.arithmetic, ..EncodeOptions::default() };
-    Encoder::linear(stored.row, &grid, shape, axis, dtype, encoding)
+    let block_size = match (grid.group, options.group_size) {
+        (Group::Neighbours(size), None) | (Group::Neighbours(_), Some(Group::Neighbours(size))) => size,
+        (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),
+        _ => 0,
+    };
+    if stored.name == MATMULNBITS {
+        if usage != WeightUse::Product || block_size < 16 || !block_size.is_power_of_two() {
+            return Err(Unfit::Grid);
+        }
+        let grid = TargetGrid { group: Group::Neighbours(block_size), ..grid };
+        return Encoder::new(stored.row, &grid, &[shape[1], shape[0]], dtype, encoding);
+    }
+    let axis = match usage {
+        _ if block_size > 0 => usize::from(usage == WeightUse::OutputsFirst),
+        WeightUse::Product | WeightUse::OutputsLast => shape.len() - 1,
+        WeightUse::OutputsFirst | WeightUse::Kernel => 0,
+    };
+    Encoder::linear(stored.row, &grid, shape, LinearAxis { axis, block_size }, dtype, encoding)
 }

@@ -36,18 +36,18 @@ impl Packing {
     /// Returns the number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
     fn rows_of_word(self, bits: usize) -> Option<usize> {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream | Self::Units => None,
             Self::TransposedWords => Some(1),
             Self::TransposedBlocks | Self::AwqWords => Some(32 / bits),
+            _ => None,
         }
     }
 
     /// Returns the number of rows that share cache lines.
     pub(super) fn line_rows(self) -> usize {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Planes | Self::Flat | Self::Stream | Self::Units => 1,
             Self::TransposedWords => 64,
             Self::TransposedBlocks | Self::AwqWords => 128,
+            _ => 1,
         }
     }
 
@@ -91,8 +91,8 @@ impl Packing {
     pub(super) fn unpack_row(self, window: &CodeWindow, out: &mut [u8]) {
         let row = || &window.bytes[window.row * window.stride..][window.column * window.bits / 8..window.stride];
         match self {
-            Self::Rows(_) | Self::TransposedWords if window.bits == 4 => nibbles(row(), out, false),
-            Self::Rows(_) | Self::TransposedWords => stream(row(), out, window.bits),
+            Self::Rows(_) | Self::Blocks | Self::TransposedWords if window.bits == 4 => nibbles(row(), out, false),
+            Self::Rows(_) | Self::Blocks | Self::TransposedWords => stream(row(), out, window.bits),
             Self::RowsHighFirst => nibbles(row(), out, true),
             Self::Planes => planes(window, out),
             Self::Flat => flat(window, out),

@@ -81,7 +81,7 @@ impl Decoder {
         let [first, end] = [values.start, values.end].map(|value| value - row * columns);
         let (codes, bits) = (&mut ranges[geometry.codes.index], u64::from(geometry.bits));
         match self.layout.codes.packing {
-            Packing::Rows(_) | Packing::RowsHighFirst if end <= columns => {
+            Packing::Rows(_) | Packing::Blocks | Packing::RowsHighFirst if end <= columns => {
                 *codes = codes.start + first * bits / 8..codes.end.min(codes.start + (end * bits).div_ceil(8));
             }
             Packing::Stream => *codes = values.start * bits / 8..(values.end * bits).div_ceil(8),
@@ -111,7 +111,7 @@ impl Decoder {
             matrices.start * matrix_bytes + first..(matrices.end - 1) * matrix_bytes + end
         };
         ranges[geometry.codes.index] = match self.layout.codes.packing {
-            Packing::Rows(_) | Packing::RowsHighFirst => {
+            Packing::Rows(_) | Packing::Blocks | Packing::RowsHighFirst => {
                 within(geometry.matrix_bytes, first_row * geometry.stride, (last_row + 1) * geometry.stride)
             }
             Packing::Flat => rows.start * geometry.columns / 2..(rows.end * geometry.columns).div_ceil(2),

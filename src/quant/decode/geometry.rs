@@ -296,7 +296,12 @@ impl DecodeGeometry {
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
             Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),
-            Zeros::PackedBlocks => (&[Dtype::Uint8], [beside, (below * u64::from(self.bits)).div_ceil(8)]),
+            Zeros::PackedBlocks => {
+                let bytes = |count: u64| (count * u64::from(self.bits)).div_ceil(8);
+                let is_transposed = parts.layout.scale_order == ScaleOrder::Transposed;
+                let lines = if is_transposed { [beside, bytes(below)] } else { [below, bytes(beside)] };
+                (&[Dtype::Uint8], lines)
+            }
             Zeros::Scaled => (&dtype_of_scales, [beside, below]),
         };
         let role = if parts.layout.zeros.are_stored_offsets() { Role::Offset } else { Role::ZeroPoint };

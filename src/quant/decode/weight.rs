@@ -43,15 +43,25 @@ impl WeightShape {
         let unfit =
             || parts.error(format!("codes of the layout {} have no shape {:?}", parts.layout.name, codes.shape));
         let given = parameters.shape.as_deref();
-        let height = match parts.layout.fixed_group().or(parameters.group) {
-            Some(Group::Block([height, _])) if parts.layout.codes.packing == Packing::TransposedBlocks => height,
+        // Elements of a group, which is a block of codes.
+        let size = match parts.layout.fixed_group().or(parameters.group) {
+            Some(Group::Block([size, _]) | Group::Neighbours(size)) => size,
+            _ => 0,
+        };
+        let padding = match parts.layout.codes.packing {
+            Packing::TransposedBlocks => size.max(1),
             _ => parts.layout.codes.padding,
         };
         let (leading, rows, columns, stored) = match (parts.layout.codes.packing, codes.shape) {
-            (Packing::Rows(16), [leading @ .., rows, blocks, 16]) => {
-                (leading, *rows, columns(parts, given, codes, blocks * 16, bits)?, (*rows, Some(blocks * 16)))
+            (Packing::Blocks, [leading @ .., rows, groups, bytes])
+                if size.checked_mul(wide) == bytes.checked_mul(8) =>
+            {
+                let columns = given.and_then(<[u64]>::last).copied().unwrap_or(groups * size);
+                if columns.div_ceil(size.max(1)) != *groups {
+                    return Err(unfit());
+                }
+                (leading, *rows, columns, (*rows, groups.checked_mul(*bytes)))
             }
-            (Packing::Rows(16), _) => return Err(unfit()),
             (Packing::Rows(_) | Packing::RowsHighFirst, [width]) => {
                 (&[][..], 1, columns(parts, given, codes, *width, bits)?, (1, codes.dtype.packed_bytes(*width)))
             }
@@ -62,9 +72,9 @@ impl WeightShape {
             (Packing::Flat, _) => return Self::flat(parts, given, codes),
             (Packing::Units, _) => return Self::units(parts, codes, bits),
             (Packing::TransposedBlocks, [leading @ .., columns, groups, bytes])
-                if height.checked_mul(wide) == bytes.checked_mul(8) =>
+                if size.checked_mul(wide) == bytes.checked_mul(8) =>
             {
-                (leading, groups * height, *columns, (*columns, groups.checked_mul(*bytes)))
+                (leading, groups * size, *columns, (*columns, groups.checked_mul(*bytes)))
             }
             (Packing::TransposedWords, [leading @ .., words, rows]) if (words * 32).is_multiple_of(wide) => {
                 (leading, *rows, words * 32 / wide, (*words, rows.checked_mul(4)))
@@ -84,7 +94,7 @@ impl WeightShape {
                 let fits = shape.len() == own.len()
                     && own.iter().zip(shape).rev().enumerate().all(|(at, (stored, wanted))| match at {
                         0 => *wanted == columns,
-                        1 => *wanted <= *stored && wanted.next_multiple_of(height.max(1)) == *stored,
+                        1 => *wanted <= *stored && wanted.next_multiple_of(padding) == *stored,
                         _ => wanted == stored,
                     });
                 if !fits {

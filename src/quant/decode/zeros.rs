@@ -1,6 +1,6 @@
 //! Zero points and offsets of groups, as float32.
 
-use super::super::layout::Zeros;
+use super::super::layout::{ScaleOrder, Zeros};
 use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::DecodeGeometry;
@@ -72,9 +72,12 @@ impl ZeroPoints {
                 }
             }
             Zeros::PackedBlocks => {
-                let (line, bit) = ((rows * bits).div_ceil(8), below * bits);
-                for (out, column) in out.iter_mut().zip(groups) {
-                    *out = finish(u32::from(bytes[column * line + bit / 8]) >> (bit % 8) & mask);
+                let is_transposed = geometry.scale_order == ScaleOrder::Transposed;
+                let line = (if is_transposed { rows } else { beside } * bits).div_ceil(8);
+                for (out, group) in out.iter_mut().zip(groups) {
+                    let [row, at] = if is_transposed { [group, below] } else { [below, group] };
+                    let bit = at * bits;
+                    *out = finish(u32::from(bytes[row * line + bit / 8]) >> (bit % 8) & mask);
                 }
             }
             Zeros::PackedDown | Zeros::PackedTransposed => {

@@ -82,8 +82,10 @@ impl Chooser {
             }
             Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => self.zero_point(bounds, bits),
             Formula::Bounds(BoundsFormula::Affine) => self.affine(bounds),
-            Formula::Bounds(BoundsFormula::Signed) => self.linear_signed(bounds),
-            Formula::Bounds(BoundsFormula::Shifted) => self.linear_shifted(bounds),
+            Formula::Bounds(BoundsFormula::Signed) => self.linear_signed(bounds, 8.0),
+            Formula::Bounds(BoundsFormula::Shifted) => self.linear_shifted(bounds, 15.0),
+            Formula::Bounds(BoundsFormula::Centered(bits)) => self.centered(bounds, bits),
+            Formula::Bounds(BoundsFormula::Unsigned(bits)) => self.unsigned(bounds, bits),
         }
     }
 

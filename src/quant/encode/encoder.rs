@@ -86,7 +86,9 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
             let float = minifloat(dtype)?;
             (CodeRounding::Float { float, sign: encoding.sign, ties: encoding.ties }, float.largest)
         }
-        CodeType::Int { bits, symmetric: false } if encoding.scale == ScaleRule::Affine => {
+        CodeType::Int { bits, symmetric }
+            if encoding.scale == ScaleRule::Blocks || encoding.scale == ScaleRule::Affine && !symmetric =>
+        {
             let largest = ((1_u32 << bits) - 1) as f32;
             (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest)
         }
@@ -257,7 +259,7 @@ impl Encoder {
                 rounding: rounded,
                 has_zeros: formula.zero_bits().is_some(),
                 has_offsets: formula == Formula::Bounds(BoundsFormula::Affine),
-                rounds_away: matches!(formula, Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted)),
+                away: formula.away(),
             },
             rounding,
             packing: layout.codes.packing,
@@ -301,6 +303,11 @@ impl Encoder {
     #[must_use]
     pub fn columns(&self) -> u64 {
         self.geometry.columns
+    }
+
+    /// The number of values of a row that share a scale, and the width of their codes.
+    pub(crate) fn blocks(&self) -> (u64, u32) {
+        (self.geometry.block[1], self.geometry.bits)
     }
 
     /// Bytes of one row of source values.

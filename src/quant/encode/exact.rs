@@ -19,9 +19,12 @@ impl Chooser {
             }
             // ONNX Runtime's formulas round once already.
             Formula::Number(NumberFormula::Linear)
-            | Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted) => {
-                self.scale_of(amax as f32, bounds.map(|bound| bound as f32), global)
-            }
+            | Formula::Bounds(
+                BoundsFormula::Signed
+                | BoundsFormula::Shifted
+                | BoundsFormula::Centered(_)
+                | BoundsFormula::Unsigned(_),
+            ) => self.scale_of(amax as f32, bounds.map(|bound| bound as f32), global),
             Formula::Number(NumberFormula::Floored(least)) => {
                 let (scale, least) = (self.store_once(quotient), f32::from_bits(least));
                 GroupScale::number(scale.max(least), scale < least && is_some)

@@ -152,7 +152,7 @@ impl Float64Rows<'_, '_> {
             for (range, group) in groups() {
                 let scale = &scales[group];
                 if scale.factor == 0.0 {
-                    numbers[range].fill(0.0);
+                    numbers[range].fill(if division.has_zeros { scale.zero } else { 0.0 });
                     continue;
                 }
                 // Adding 0 would turn -0 into 0.

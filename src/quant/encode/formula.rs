@@ -81,6 +81,19 @@ pub(super) enum BoundsFormula {
     Signed,
     /// See [`ScaleRule::Linear`], for 4 bits with zero points.
     Shifted,
+    /// See [`ScaleRule::Blocks`], for codes of this many bits: the zero point is in the middle of the range.
+    Centered(u32),
+    /// The same with zero points.
+    Unsigned(u32),
+}
+
+/// What is rounded to an integer, halves away from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Away {
+    /// The quotient, before the zero point is added.
+    Quotient,
+    /// The sum of quotient and zero point.
+    Sum,
 }
 
 /// Conversion of a value to the number that is rounded to a code. `factor` and `wide` are fields of
@@ -145,6 +158,10 @@ impl Formula {
                 (Self::Bounds(BoundsFormula::Shifted), Multiply, Float32)
             }
             (ScaleRule::Linear, _) => (Self::Number(NumberFormula::Linear), Divide, Float32),
+            (ScaleRule::Blocks, CodeType::Int { bits, symmetric: false }) => {
+                (Self::Bounds(BoundsFormula::Unsigned(bits)), Multiply, Float32)
+            }
+            (ScaleRule::Blocks, codes) => (Self::Bounds(BoundsFormula::Centered(codes.bits())), Multiply, Float32),
         }
     }
 
@@ -153,16 +170,26 @@ impl Formula {
         matches!(self, Self::Block(BlockFormula::Divisor | BlockFormula::Multiplier | BlockFormula::Padded))
     }
 
+    /// Returns the rounding of quotients to integers, halves away from zero, before codes are chosen.
+    pub(super) fn away(self) -> Option<Away> {
+        match self {
+            Self::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted) => Some(Away::Quotient),
+            Self::Bounds(BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_)) => Some(Away::Sum),
+            _ => None,
+        }
+    }
+
     /// True if scales depend on the lowest and the highest value of a group.
     pub(super) fn has_bounds(self) -> bool {
         matches!(self, Self::Bounds(_))
     }
 
-    /// The width of integer codes with zero points in the grids of compressed-tensors and ONNX; `None` for other codes.
+    /// The width of integer codes to which zero points are added; `None` for other codes.
     pub(super) fn zero_bits(self) -> Option<u32> {
         match self {
             Self::Bounds(BoundsFormula::ZeroPoint(bits)) => Some(bits),
             Self::Bounds(BoundsFormula::Shifted) => Some(4),
+            Self::Bounds(BoundsFormula::Centered(bits) | BoundsFormula::Unsigned(bits)) => Some(bits),
             _ => None,
         }
     }

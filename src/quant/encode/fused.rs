@@ -5,9 +5,9 @@
 //! A division then costs little: the processor does the other steps of earlier values meanwhile.
 
 use super::super::rules::{SignRule, Ties};
-use super::formula::Quotient;
+use super::formula::{Away, Quotient};
 use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
-use super::rounded::{GroupFactors, RoundedCode, away_from_zero, to_float, to_integer};
+use super::rounded::{GroupFactors, RoundedCode, away_from_zero, sum_away_from_zero, to_float, to_integer};
 use super::rounding::WeightType;
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, Minifloat, prefetch};
@@ -105,9 +105,14 @@ impl FusedSegment<'_> {
             };
         }
         let sums = match (*rounding, self.division.quotient, is_narrowed) {
-            (CodeRounding::Int { low, high, offset }, Quotient::Multiply, false) if self.division.rounds_away => {
-                run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
-            }
+            (CodeRounding::Int { low, high, offset }, Quotient::Multiply, false) => match self.division.away? {
+                Away::Quotient => {
+                    run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
+                }
+                Away::Sum => run!(true, move |value: f32, group: GroupFactors| {
+                    sum_away_from_zero(value, group, [low, high], offset)
+                }),
+            },
             (CodeRounding::Float { float, sign, ties: Ties::Even }, quotient, narrowed) => match (quotient, narrowed) {
                 (Quotient::Divide, false) if sign == SignRule::Kept && !self.may_clip && isa == Isa::Avx512 => {
                     run!(false, floats!(float, divided, Minifloat::round_in_range, has_sign))
@@ -220,10 +225,12 @@ impl FusedSegment<'_> {
                 }))
             }};
         }
-        let Division { quotient, rounding: narrowed, has_zeros, rounds_away, .. } = self.division;
+        let Division { quotient, rounding: narrowed, has_zeros, away, .. } = self.division;
         match *rounding {
             _ if W == 2 && narrowed != WeightType::Float32 => None,
-            CodeRounding::Int { low, high, offset } if rounds_away && quotient == Quotient::Multiply => {
+            CodeRounding::Int { low, high, offset }
+                if away == Some(Away::Quotient) && quotient == Quotient::Multiply =>
+            {
                 run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
             }
             CodeRounding::Int { low, high, offset } if !has_zeros && quotient == Quotient::Divide => {

@@ -112,6 +112,8 @@ pub(super) struct EncodeGeometry {
     pub(super) swizzled: Option<[u64; 2]>,
     /// Rows of words of packed zero points.
     pub(super) zero_words: Option<u64>,
+    /// Bytes of the packed zero points of a row.
+    pub(super) zero_bytes: Option<u64>,
     pub(super) parts: Vec<EncodedPart>,
 }
 
@@ -142,10 +144,15 @@ impl EncodeGeometry {
         let block = grid.group.lengths([rows, columns]);
         check_groups(layout, grid, block, [rows, columns])?;
         // 2. Codes.
-        let [stored_rows, stored_columns] = [rows, columns].map(|length| length.next_multiple_of(padding));
+        let are_blocks = layout.codes.packing == Packing::TransposedBlocks;
+        let stored_rows = rows.next_multiple_of(padding);
+        let stored_columns = columns.next_multiple_of(if are_blocks { block[1] } else { padding });
         let (codes_dtype, stride) = code_rows(layout, grid, stored_columns)?;
         let code_shape = match layout.codes.packing {
-            Packing::TransposedBlocks => [leading, &[rows, columns / 32, 16]].concat(),
+            _ if are_blocks => {
+                let groups = stored_columns / block[1];
+                [leading, &[rows, groups, stride / groups.max(1)]].concat()
+            }
             _ => [leading, &[stored_rows, stride * 8 / u64::from(codes_dtype.bits())]].concat(),
         };
         // 3. Scales.
@@ -181,6 +188,7 @@ impl EncodeGeometry {
             is_stream: false,
             swizzled,
             zero_words: None,
+            zero_bytes: None,
             parts: Vec::new(),
         };
         this.add(layout, Role::Codes, codes_dtype, code_shape, None)?;
@@ -200,7 +208,11 @@ impl EncodeGeometry {
         let [leading @ .., _, _] = &self.shape[..] else { return Err(Unfit::Grid) };
         let leading = leading.to_vec();
         if let CodeType::Int { symmetric: false, .. } = grid.codes {
-            if is_packed {
+            if layout.zeros == Zeros::PackedBlocks {
+                let bytes = (self.grid[1] * u64::from(self.bits)).div_ceil(8);
+                self.zero_bytes = Some(bytes);
+                self.add(layout, Role::ZeroPoint, Dtype::Uint8, vec![self.rows, bytes], None)?;
+            } else if is_packed {
                 let words = (self.rows * u64::from(self.bits)).div_ceil(32);
                 self.zero_words = Some(words);
                 self.add(layout, Role::ZeroPoint, Dtype::Int32, [&leading[..], &[words, self.grid[1]]].concat(), None)?;
@@ -209,7 +221,7 @@ impl EncodeGeometry {
                 self.add(layout, Role::ZeroPoint, Dtype::Int8, shape, None)?;
             }
         }
-        if is_packed {
+        if layout.names[0].iter().any(|(role, _)| *role == Role::Shape) {
             let shape: Vec<u8> = self.shape.iter().flat_map(|length| length.to_le_bytes()).collect();
             self.add(layout, Role::Shape, Dtype::Int64, vec![shape.len() as u64 / 8], Some(shape))?;
         }
@@ -370,6 +382,9 @@ impl EncodeGeometry {
                     start(rows.start)..if is_last { all } else { start(rows.end) }
                 }
                 (Role::RowScale, _) => lines(1, self.rows, width),
+                (Role::ZeroPoint, _) if self.zero_bytes.is_some() => {
+                    lines(1, self.rows, self.zero_bytes.unwrap_or_default())
+                }
                 (Role::Scale | Role::ZeroPoint | Role::Offset, _) if !self.is_tensor && !self.has_column_scales => {
                     lines(self.block[0], self.grid[0], self.grid[1] * width)
                 }
@@ -394,7 +409,8 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     }
     let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale.has_partial_blocks());
     let has_whole_blocks = matches!(grid.group, Group::Block(_)) && !is_partial;
-    let has_whole_groups = matches!(grid.group, Group::Neighbours(_)) && layout.codes.padding == 1;
+    let has_whole_groups =
+        matches!(grid.group, Group::Neighbours(_)) && layout.codes.padding == 1 && !layout.partial_groups;
     if (has_whole_groups || has_whole_blocks) && !columns.is_multiple_of(block[1]) {
         return Err(Unfit::Columns { columns, multiple: block[1] });
     }

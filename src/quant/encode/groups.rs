@@ -29,7 +29,8 @@ impl Loop for Choose<'_> {
         out.multiplier = chooser.multiplier(global);
         let has_number = matches!(
             chooser.formula,
-            Formula::Bounds(BoundsFormula::ZeroPoint(_)) | Formula::Number(NumberFormula::Floored(_))
+            Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
+                | Formula::Number(NumberFormula::Floored(_))
         );
         if chooser.is_exact || has_number {
             for (at, amax) in amax[..count].iter().enumerate() {
@@ -93,7 +94,8 @@ impl Loop for Choose<'_> {
             Formula::Bounds(BoundsFormula::Affine) => each!(Bounds, BoundsFormula::Affine),
             Formula::Bounds(BoundsFormula::Signed) => each!(Bounds, BoundsFormula::Signed, Float32),
             Formula::Bounds(BoundsFormula::Shifted) => each!(Bounds, BoundsFormula::Shifted, Float32),
-            Formula::Bounds(BoundsFormula::ZeroPoint(_)) | Formula::Number(NumberFormula::Floored(_)) => {
+            Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
+            | Formula::Number(NumberFormula::Floored(_)) => {
                 unreachable!("done above")
             }
         }
@@ -121,7 +123,7 @@ mod tests {
             .collect();
         let amax: Vec<u32> = bounds.iter().map(|[low, high]| low.abs().max(high.abs()).to_bits()).collect();
         let (bounds, amax) = (&bounds[..240], &amax[..240]);
-        for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref()) {
+        for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model(Some("onnx"))) {
             for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&[64, 64][..], LinearAxis { axis: 0, block_size });

@@ -90,7 +90,7 @@ impl Encoder {
         };
         let group = groups.into_iter().find(is_own).filter(|_| self.layout.fixed_group().is_none());
         let parameters = Parameters {
-            shape: (!is_of_rows && self.axis.is_none()).then(|| geometry.shape.clone()),
+            shape: ((!is_of_rows || self.layout.partial_groups) && self.axis.is_none()).then(|| geometry.shape.clone()),
             bits: Some(geometry.bits),
             group,
             linear: self.axis,

@@ -2,7 +2,7 @@
 
 use super::super::rules::{SignRule, Ties};
 use super::extremes::largest;
-use super::formula::Quotient;
+use super::formula::{Away, Quotient};
 use super::rounding::{WeightType, round_half_away};
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16};
 use crate::kernel::{Loop, Minifloat, to_odd};
@@ -81,8 +81,8 @@ pub(super) struct Division {
     pub(super) has_zeros: bool,
     /// True if zeros are offsets, which are subtracted from values before they are divided.
     pub(super) has_offsets: bool,
-    /// True if quotients are first rounded to integers, halves away from zero.
-    pub(super) rounds_away: bool,
+    /// What is first rounded to an integer, halves away from zero.
+    pub(super) away: Option<Away>,
 }
 
 /// The scales of the groups of some values, one lane per field of `GroupScale`.
@@ -131,17 +131,17 @@ fn expand_by<const N: usize>(groups: &[f32], lane: &mut [f32]) {
 #[inline(always)]
 pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, lane: &mut [f32], out: &mut [f32]) {
     let Divisors { factors, wide, multiplier, zeros, size } = *divisors;
-    // Where the scale is 0, all numbers are 0.
+    // Where the scale is 0, all numbers are 0, or the zero point.
     if division.quotient == Quotient::Exact {
         let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
-        for ((values, out), (factor, zero)) in groups {
+        for ((values, out), (factor, zero_point)) in groups {
             // Adding 0 would turn -0 into 0; adding -0 changes nothing.
-            let number = f64::from(*zero);
+            let number = f64::from(*zero_point);
             let (offset, zero) =
                 (if division.has_offsets { number } else { 0.0 }, if division.has_zeros { number } else { -0.0 });
             for (value, out) in values.iter().zip(out) {
                 *out = if *factor == 0.0 {
-                    0.0
+                    if division.has_zeros { *zero_point } else { 0.0 }
                 } else {
                     to_odd((f64::from(*value) - offset) * multiplier / factor + zero)
                 };
@@ -172,10 +172,8 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
         }
     }
     round_all(out, division.rounding);
-    if division.rounds_away {
-        for number in out.iter_mut() {
-            *number = round_half_away(*number);
-        }
+    if division.away == Some(Away::Quotient) {
+        round_all_away(out);
     }
     if division.has_zeros {
         expand(zeros, size, lane);
@@ -183,6 +181,16 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
             *number += *zero;
         }
         round_all(out, division.rounding);
+    }
+    if division.away == Some(Away::Sum) {
+        round_all_away(out);
+    }
+}
+
+#[inline(always)]
+fn round_all_away(numbers: &mut [f32]) {
+    for number in numbers {
+        *number = round_half_away(*number);
     }
 }
 

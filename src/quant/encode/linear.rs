@@ -146,6 +146,7 @@ impl EncodeGeometry {
             is_stream: true,
             swizzled: None,
             zero_words: None,
+            zero_bytes: None,
             parts,
         })
     }
@@ -169,23 +170,47 @@ pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: 
 }
 
 impl Chooser {
-    /// Chooses a scale for integers of 4 bits, the lowest of which stands for the value of the largest magnitude.
+    /// Chooses a scale for integers from -`half` to `half` - 1, the lowest of which stands for the value of the largest
+    /// magnitude.
     #[inline(always)]
-    pub(super) fn linear_signed(&self, [low, high]: [f32; 2]) -> GroupScale {
+    pub(super) fn linear_signed(&self, [low, high]: [f32; 2], half: f32) -> GroupScale {
         let value = if high.abs() > low.abs() { high } else { low };
-        let scale = self.store(value / -8.0);
+        let scale = self.store(value / -half);
         GroupScale { factor: reciprocal(scale), ..GroupScale::number(scale, (scale == 0.0) & (value != 0.0)) }
     }
 
-    /// Chooses a scale and a zero point for integers of 4 bits.
+    /// Chooses a scale and a zero point for integers from 0 to `most`.
     #[inline(always)]
-    pub(super) fn linear_shifted(&self, [low, high]: [f32; 2]) -> GroupScale {
+    pub(super) fn linear_shifted(&self, [low, high]: [f32; 2], most: f32) -> GroupScale {
         let (low, high) = (low.min(0.0), high.max(0.0));
-        let scale = (high - low) / 15.0;
+        let scale = (high - low) / most;
         let zero = if scale == 0.0 { low } else { 0.0 - low / scale };
         let stored = self.store(scale);
-        let zero = round_half_away(zero.clamp(0.0, 15.0));
+        let zero = round_half_away(zero.clamp(0.0, most));
         GroupScale { factor: reciprocal(stored), zero, ..GroupScale::number(stored, (stored == 0.0) & (high > low)) }
+    }
+
+    /// Chooses a scale by [`BoundsFormula::Centered`](super::formula::BoundsFormula::Centered).
+    #[inline(always)]
+    pub(super) fn centered(&self, bounds: [f32; 2], bits: u32) -> GroupScale {
+        let half = (1_u32 << (bits - 1)) as f32;
+        let chosen = |chooser: &Self| chooser.linear_signed(bounds, half);
+        GroupScale { factor: self.factor_of(chosen), zero: half, ..chosen(self) }
+    }
+
+    /// Chooses a scale and a zero point by [`BoundsFormula::Unsigned`](super::formula::BoundsFormula::Unsigned).
+    #[inline(always)]
+    pub(super) fn unsigned(&self, bounds: [f32; 2], bits: u32) -> GroupScale {
+        let most = ((1_u32 << bits) - 1) as f32;
+        let chosen = |chooser: &Self| chooser.linear_shifted(bounds, most);
+        GroupScale { factor: self.factor_of(chosen), ..chosen(self) }
+    }
+
+    /// Returns the factor of values for a choice of scales. That of bfloat16 is the one of float32.
+    #[inline(always)]
+    fn factor_of(&self, chosen: impl Fn(&Self) -> GroupScale) -> f32 {
+        let stored = if self.stored == Dtype::Bfloat16 { Dtype::Float32 } else { self.stored };
+        chosen(&Self { stored, ..*self }).factor
     }
 }
 
@@ -257,7 +282,7 @@ mod tests {
         let mut next = random(1);
         let values: Vec<f32> = (0..300).map(|_| (next() >> 40) as f32 / 1e6 - 8.0).collect();
         let twice: Vec<f32> = values.iter().flat_map(|value| [*value; 2]).collect();
-        let schemes = SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref());
+        let schemes = SCHEMES.iter().filter_map(|scheme| scheme.in_model(Some("onnx")));
         for scheme in schemes.filter(|scheme| scheme.grid.codes.bits() == 8) {
             let [codes, scales] = encode(scheme, &[300, 2], &twice);
             let codes: Vec<u8> = codes.into_iter().step_by(2).collect();

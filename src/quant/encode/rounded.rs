@@ -51,6 +51,14 @@ pub(super) fn away_from_zero(value: f32, group: GroupFactors, bounds: [f32; 2], 
     RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
 }
 
+/// Adds the zero point first; then rounds the sum, halves away from zero.
+#[inline(always)]
+pub(super) fn sum_away_from_zero(value: f32, group: GroupFactors, bounds: [f32; 2], offset: u8) -> RoundedCode {
+    let number = round_half_away(value * group.factor + group.zero);
+    let rounded = to_integer(value, number, bounds, offset);
+    RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
+}
+
 #[inline(always)]
 pub(super) fn to_integer(value: f32, number: f32, [low, high]: [f32; 2], offset: u8) -> RoundedCode {
     let above = if number > low { number } else { low };

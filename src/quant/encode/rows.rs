@@ -158,6 +158,10 @@ impl<'a> EncodeRows<'a, '_> {
                         let [low, high] = self.isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
                     }
+                    // Of zeros, the lowest is the first, as for ONNX Runtime: the sign of its scale follows from it.
+                    if *bounds == [0.0; 2] {
+                        bounds[0] = if bytes[width - 1] & 0x80 == 0 { 0.0 } else { -0.0 };
+                    }
                 }
             }
         }

@@ -82,6 +82,18 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         let before = if geometry.is_stream { 2 * zero_start } else { zero_start };
         let zero = (line + first).wrapping_sub(before);
         self.store(groups.clone(), [(line + first) * width - start, zero]);
+        if let Some(bytes) = geometry.zero_bytes {
+            let line = (matrix * height + below) * bytes as usize - zero_start;
+            let out = &mut self.outputs[2][line..line + bytes as usize];
+            let bits = geometry.bits as usize;
+            let zeros = groups.clone().map(|(_, zero)| zero as u8);
+            let end = first + groups.clone().count();
+            // Unused bits stand for the middle of the range.
+            let unused = if end == beside { end..out.len() * 8 / bits } else { 0..0 };
+            for (group, zero) in (first..).zip(zeros).chain(unused.map(|at| (at, 1 << (bits - 1)))) {
+                out[group * bits / 8] |= zero << (group * bits % 8);
+            }
+        }
         if let Some(words) = geometry.zero_words {
             let bit = row * geometry.bits as usize;
             let out = &mut self.outputs[2];
@@ -110,8 +122,9 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             }
         } else if division.has_offsets {
             self.store_numbers(2, scale / width, groups.map(|(_, offset)| chooser.store(offset).to_bits()));
-        } else if division.has_zeros && geometry.zero_words.is_none() {
-            let out = &mut self.outputs[2][zero..];
+        } else if division.has_zeros && geometry.zero_words.is_none() && geometry.zero_bytes.is_none() {
+            // Zero points in the middle of the range are not stored.
+            let out = self.outputs.get_mut(2).map(|out| &mut out[zero..]).unwrap_or_default();
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
         }
     }
@@ -188,7 +201,7 @@ impl Encoder {
     /// True if rows of codes with this packing, of `bits` bits, are stored in the same bytes.
     pub(in crate::quant) fn stores_rows_as(&self, packing: Packing, bits: u32) -> bool {
         let is_same = match (packing, self.packing) {
-            (Packing::Rows(_), Packing::Rows(_)) => true,
+            (Packing::Rows(_) | Packing::Blocks, Packing::Rows(_)) => true,
             (packing, own) => packing == Packing::RowsHighFirst && own == packing,
         };
         is_same

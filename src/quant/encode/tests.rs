@@ -142,7 +142,7 @@ fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
 #[test]
 fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
     let mut with_columns = 0;
-    for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref()) {
+    for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model(Some("onnx"))) {
         for (dtype, shape) in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16]
             .into_iter()
             .flat_map(|dtype| [[64, 1056], [70, 1101], [5, 1]].map(|shape| (dtype, shape)))

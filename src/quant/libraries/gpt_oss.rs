@@ -20,7 +20,7 @@ const ROWS: Layout = Layout {
     name: "gptoss-mxfp4",
     library: "gpt-oss, quant_method mxfp4",
     names: &[&[(Role::Codes, "_blocks"), (Role::Scale, "_scales")]],
-    codes: CodeStorage { packing: Packing::Rows(16), dtypes: &[Uint8], ..NIBBLES },
+    codes: CodeStorage { packing: Packing::Blocks, dtypes: &[Uint8], ..NIBBLES },
     groups: &[Group::Neighbours(32)],
     scale_dtypes: EXPONENTS,
     exponents: Exponents::Ldexp,

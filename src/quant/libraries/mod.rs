@@ -35,7 +35,7 @@ pub use decoded::{config_of, default_target, metadata_of, named_dtype, quantize_
 pub use gguf::GGUF;
 pub use modelopt::hf_quant_config_of;
 pub use onnx::{GATHER, MATMUL_NBITS, MATMUL_NBITS_SCALED, ONNX};
-pub use schemes::{COMFYUI, COMPRESSED_TENSORS, MLX, SCHEMES};
+pub use schemes::{COMFYUI, COMPRESSED_TENSORS, MATMULNBITS, MLX, SCHEMES};
 
 pub(super) use bitsandbytes::quant_state;
 pub(super) use comfy::LayerDescriptions;

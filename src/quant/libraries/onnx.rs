@@ -67,13 +67,25 @@ pub static MATMUL_NBITS: Layout = Layout {
         dtypes: &[Uint8],
         padding: 1,
     },
-    groups: &[Group::ANY_BLOCK],
+    groups: &[Group::ANY_BLOCK, Group::ANY_NEIGHBOURS],
     scale_order: ScaleOrder::Transposed,
     zeros: Zeros::PackedBlocks,
+    encoding: Some(encoding(ScaleRule::Blocks, ScaleShape::Matrix)),
+    partial_groups: true,
     is_in_graph: true,
+    untransposed: Some(&MATMUL_NBITS_ROWS),
     ..BASE
+};
+
+/// The same for the transpose of the weight: [N, K].
+static MATMUL_NBITS_ROWS: Layout = Layout {
+    codes: CodeStorage { packing: Packing::Blocks, ..MATMUL_NBITS.codes },
+    groups: &[Group::ANY_NEIGHBOURS],
+    scale_order: ScaleOrder::Rows,
+    untransposed: None,
+    ..MATMUL_NBITS
 };
 
 /// The same with zero points that are not packed, or a group for each row of the weight.
 pub static MATMUL_NBITS_SCALED: Layout =
-    Layout { name: "onnx-matmulnbits-scaled", zeros: Zeros::Scaled, ..MATMUL_NBITS };
+    Layout { name: "onnx-matmulnbits-scaled", zeros: Zeros::Scaled, encoding: None, ..MATMUL_NBITS };

@@ -1,6 +1,6 @@
 //! The table of schemes, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
-use super::{GGUF, ONNX, find};
+use super::{GGUF, MATMUL_NBITS, ONNX, find};
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 use crate::quant::gguf::{self, GgufScheme, mix, mixes, pure};
 use crate::quant::layout::Group;
@@ -67,8 +67,13 @@ const fn onnx(grid: TargetGrid) -> SchemeLayout {
     SchemeLayout { name: ONNX.name, row: &ONNX, grid, limits: None }
 }
 
+/// Returns a scheme in the blocks of `MatMulNBits`.
+const fn nbits(grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { name: MATMULNBITS, row: &MATMUL_NBITS, grid, limits: None }
+}
+
 /// The base of all rows.
-const BASE: Scheme = Scheme { name: "", aliases: &[], summary: "", layouts: &[], gguf: None, in_model: None };
+const BASE: Scheme = Scheme { name: "", aliases: &[], summary: "", layouts: &[], gguf: None, in_model: &[] };
 
 /// Returns a scheme of MLX with offsets.
 const fn affine(name: &'static str, summary: &'static str, layouts: &'static [SchemeLayout]) -> Scheme {
@@ -86,6 +91,9 @@ const fn packed(
 }
 
 const GROUP: Group = Group::Neighbours(128);
+
+/// The blocks of ONNX Runtime's command line.
+const BLOCKS: Group = Group::Neighbours(32);
 
 /// Returns integers in the words of compressed-tensors, of a width that few engines load.
 const fn words(grid: TargetGrid) -> SchemeLayout {
@@ -109,6 +117,8 @@ const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
 /// The layout of MLX.
 pub const MLX: &str = "mlx";
+/// The layout of the operator `MatMulNBits` of ONNX Runtime.
+pub const MATMULNBITS: &str = "matmulnbits";
 /// The layout of `ComfyUI`.
 pub const COMFYUI: &str = "comfyui";
 
@@ -128,7 +138,7 @@ pub static SCHEMES: &[Scheme] = &[
             layout(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, Group::Channel, Some(Float32))),
             layout(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
         ],
-        in_model: Some(onnx(float(Float8E4M3FN, Group::Channel, None))),
+        in_model: &[onnx(float(Float8E4M3FN, Group::Channel, None))],
         ..BASE
     },
     Scheme {
@@ -168,7 +178,7 @@ pub static SCHEMES: &[Scheme] = &[
             },
             layout(COMFYUI, "comfy-int8", symmetric(8, Group::Channel, Some(Float32))),
         ],
-        in_model: Some(onnx(symmetric(8, Group::Channel, None))),
+        in_model: &[onnx(symmetric(8, Group::Channel, None)), nbits(symmetric(8, BLOCKS, None))],
         ..BASE
     },
     Scheme {
@@ -186,7 +196,7 @@ pub static SCHEMES: &[Scheme] = &[
             layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None)),
             layout(COMFYUI, "comfy-int4", symmetric(4, Group::Channel, Some(Float32))),
         ],
-        in_model: Some(onnx(symmetric(4, GROUP, None))),
+        in_model: &[onnx(symmetric(4, GROUP, None)), nbits(symmetric(4, BLOCKS, None))],
         ..BASE
     },
     Scheme {
@@ -194,7 +204,7 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
         layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, GROUP, None))],
-        in_model: Some(onnx(asymmetric(4, GROUP, None))),
+        in_model: &[onnx(asymmetric(4, GROUP, None)), nbits(asymmetric(4, BLOCKS, None))],
         ..BASE
     },
     Scheme {
@@ -248,13 +258,19 @@ pub static SCHEMES: &[Scheme] = &[
         ],
         ..BASE
     },
-    packed("int2", &["W2A16"], "int2 in words, a scale for each 128 values", &[words(symmetric(2, GROUP, None))]),
-    packed(
-        "int2-asym",
-        &[],
-        "int2 in words, a scale and a zero point for each 128 values",
-        &[words(asymmetric(2, GROUP, None))],
-    ),
+    Scheme {
+        in_model: &[nbits(symmetric(2, BLOCKS, None))],
+        ..packed("int2", &["W2A16"], "int2 in words, a scale for each 128 values", &[words(symmetric(2, GROUP, None))])
+    },
+    Scheme {
+        in_model: &[nbits(asymmetric(2, BLOCKS, None))],
+        ..packed(
+            "int2-asym",
+            &[],
+            "int2 in words, a scale and a zero point for each 128 values",
+            &[words(asymmetric(2, GROUP, None))],
+        )
+    },
     packed("int3", &["W3A16"], "int3 in words, a scale for each 128 values", &[words(symmetric(3, GROUP, None))]),
     packed(
         "int3-asym",
@@ -283,12 +299,15 @@ pub static SCHEMES: &[Scheme] = &[
         "int7 in words, a scale and a zero point for each 128 values",
         &[words(asymmetric(7, GROUP, None))],
     ),
-    packed(
-        "int8-asym",
-        &[],
-        "int8 in words, a scale and a zero point for each 128 values",
-        &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP, None))],
-    ),
+    Scheme {
+        in_model: &[nbits(asymmetric(8, BLOCKS, None))],
+        ..packed(
+            "int8-asym",
+            &[],
+            "int8 in words, a scale and a zero point for each 128 values",
+            &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP, None))],
+        )
+    },
     Scheme {
         name: "w4a8",
         summary: "16 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",

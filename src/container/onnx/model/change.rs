@@ -12,10 +12,10 @@ use super::super::{
     DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::contrib::{BlockOperator, without_suffix};
+use super::contrib::{BlockOperator, DOMAIN, PRODUCT, without_suffix};
 use super::edit::{Edits, New};
 use super::fields::{attribute, graph, model, node};
-use super::graph::{Dequantization, Holder, ModelGraph, Place, TensorRole, Use, copy_of};
+use super::graph::{CodesForm, Dequantization, Holder, ModelGraph, Place, TensorRole, Use, copy_of};
 use super::messages::{FILE, MessageKind, is_default_domain};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -59,9 +59,9 @@ pub(crate) enum TensorChange<'a> {
 pub(crate) struct QuantizedTensor<'a> {
     /// The type and the shape of the codes, of the scales, and of the zero points if there are any.
     pub parts: Vec<(Dtype, &'a [u64])>,
-    pub axis: usize,
-    /// Number of elements in a block; 0 if there are no blocks.
-    pub block_size: u64,
+    pub form: CodesForm,
+    /// The attribute of `MatMulNBits` nodes.
+    pub accuracy_level: Option<u8>,
 }
 
 impl QuantizedTensor<'_> {
@@ -103,6 +103,8 @@ struct NewModel<'g, 'a> {
     opset: Option<u64>,
     /// The position before all nodes of a scope.
     first_nodes: HashMap<usize, usize>,
+    /// True if there are new nodes of ONNX Runtime.
+    needs_runtime: bool,
 }
 
 impl ModelGraph<'_> {
@@ -118,6 +120,7 @@ impl ModelGraph<'_> {
             shared: HashMap::new(),
             opset: change.opset.or(self.opset),
             first_nodes: HashMap::new(),
+            needs_runtime: false,
         };
         let places = (0..change.tensors.len()).map(|at| new.change_tensor(at)).collect::<Result<_>>()?;
         new.change_versions();
@@ -149,12 +152,18 @@ impl NewModel<'_, '_> {
             }
             TensorChange::Stays => (None, None),
             TensorChange::Cast(to) => (Some(*to), Some(graph.stored_name(&tensor.name, *to))),
-            TensorChange::Quantized(new) => (Some(new.codes()), Some(graph.stored_name(&tensor.name, new.codes()))),
+            TensorChange::Quantized(new) => {
+                let [name, ..] = graph.part_names(&tensor.name, new.codes(), new.form);
+                (Some(new.codes()), Some(name))
+            }
             TensorChange::Decoded => (Some(scale_dtype(&decoded[0])), Some(decoded[0].name.clone())),
         };
         let target = Storage::packed(to.unwrap_or(from));
-        let is_decoded = matches!(change, TensorChange::Decoded);
-        let shape = decoded.first().filter(|_| is_decoded).map_or(tensor.shape.to_vec(), |one| one.form.shape(tensor));
+        let shape = match change {
+            TensorChange::Decoded => decoded[0].form.shape(tensor),
+            TensorChange::Quantized(new) => new.parts[0].1.to_vec(),
+            _ => tensor.shape.to_vec(),
+        };
         let new_dims = (shape[..] != *tensor.shape).then(|| dims(&shape));
         let len = target.bytes(shape.iter().product()).ok_or_else(too_long)?;
         let may_move = place.holder == Holder::Initializer && target.dtype != Dtype::String;
@@ -190,7 +199,7 @@ impl NewModel<'_, '_> {
         }
         match change {
             TensorChange::Cast(to) => self.insert_cast(at, &name, from, *to)?,
-            TensorChange::Quantized(new) => self.insert_decoding(at, &name, new)?,
+            TensorChange::Quantized(new) => self.insert_decoding(at, new)?,
             TensorChange::Decoded => {
                 for (number, one) in decoded.iter().enumerate() {
                     if number > 0 {
@@ -283,27 +292,61 @@ impl NewModel<'_, '_> {
         })
     }
 
-    /// Inserts the scales of a tensor, and a decoding node for each of its users.
-    fn insert_decoding(&mut self, at: usize, name: &str, new: &QuantizedTensor) -> Result<()> {
-        let suffixes = &["", "_scale", "_zero_point"][..new.parts.len()];
-        let inputs: Vec<String> = suffixes.iter().map(|suffix| format!("{name}{suffix}")).collect();
-        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        let mut attributes = vec![("axis", integer(new.axis as u64))];
-        attributes.extend((new.block_size > 0).then(|| ("block_size", integer(new.block_size))));
+    /// Inserts the scales of a tensor, and a decoding node for each of its users, or gives the users the codes.
+    fn insert_decoding(&mut self, at: usize, new: &QuantizedTensor) -> Result<()> {
         let graph = self.graph;
+        let names = graph.part_names(&self.tensors[at].name, new.codes(), new.form);
+        let inputs: Vec<&str> = names.iter().map(String::as_str).take(new.parts.len()).collect();
+        if let CodesForm::Linear(Some(axis)) = new.form {
+            self.insert_dequantizations(at, &inputs, axis)?;
+        } else {
+            graph.tensor_uses(at).iter().try_for_each(|user| self.multiply_codes(user.node, &inputs, new))?;
+        }
+        for (part, name) in new.parts.iter().zip(inputs).skip(1) {
+            self.insert_initializer(at, name, *part);
+        }
+        Ok(())
+    }
+
+    /// Inserts a decoding node for each user of a tensor. `inputs` are the names of its parts.
+    fn insert_dequantizations(&mut self, at: usize, inputs: &[&str], (axis, block_size): (usize, u64)) -> Result<()> {
+        let (graph, name) = (self.graph, inputs[0]);
+        let mut attributes = vec![("axis", integer(axis as u64))];
+        attributes.extend((block_size > 0).then(|| ("block_size", integer(block_size))));
         let (mut nodes, users) = (Vec::new(), graph.tensor_uses(at));
         for number in 1..=users.len().max(1) {
             let copy = copy_of(name, number);
             let (output, label) = if number == 1 { (graph.value_name(at), name) } else { (copy.as_bytes(), &*copy) };
-            nodes.extend(new_node("DequantizeLinear", &inputs, output, label, &attributes));
+            nodes.extend(new_node("DequantizeLinear", inputs, output, label, &attributes));
             if let Some(user) = users.get(number - 1).filter(|_| number > 1) {
                 self.rename_input(user, &copy)?;
             }
         }
         self.insert_nodes(at, nodes);
-        for (part, name) in new.parts.iter().zip(inputs).skip(1) {
-            self.insert_initializer(at, name, *part);
-        }
+        Ok(())
+    }
+
+    /// Replaces a product by that of ONNX Runtime with codes. `parts` are their names.
+    fn multiply_codes(&mut self, at: usize, parts: &[&str], new: &QuantizedTensor) -> Result<()> {
+        let CodesForm::Product { shape: [k, n], bits, block_size } = new.form else { return Ok(()) };
+        self.needs_runtime = true;
+        let name = String::from_utf8_lossy(self.graph.node(at).name);
+        let mut slots = 0..;
+        self.edits.replace_fields(at, |field, _| match field {
+            node::INPUT => (slots.next() == Some(1)).then(|| bytes(node::INPUT, parts[0])),
+            // As ONNX Runtime's quantizer names it.
+            node::NAME if !name.is_empty() => Some(bytes(node::NAME, format!("{name}_Q{bits}"))),
+            node::OP_TYPE => Some(bytes(node::OP_TYPE, PRODUCT)),
+            node::DOMAIN => Some(Vec::new()),
+            _ => None,
+        })?;
+        let level = new.accuracy_level.map(|level| ("accuracy_level", level.into()));
+        let attributes =
+            [("K", k), ("N", n), ("bits", bits.into()), ("block_size", block_size)].into_iter().chain(level);
+        let mut added: Vec<u8> = parts[1..].iter().flat_map(|name| bytes(node::INPUT, name)).collect();
+        added.extend(bytes(node::DOMAIN, DOMAIN));
+        added.extend(attributes.flat_map(|(name, value)| new_attribute(name, &integer(value))));
+        self.edits.insert(self.graph.body(at).end, at, [New::Bytes(added)]);
         Ok(())
     }
 
@@ -373,6 +416,11 @@ impl NewModel<'_, '_> {
     fn change_versions(&mut self) {
         if let (Some(wanted), Some((range, _))) = (self.change.ir_version, &self.graph.ir_version) {
             self.edits.replace(range.clone(), FILE, number(model::IR_VERSION, wanted));
+        }
+        let mut imports = self.graph.imports(MessageKind::Model);
+        if self.needs_runtime && !imports.any(|import| import.domain == DOMAIN.as_bytes()) {
+            let import = bytes(model::OPSET_IMPORT, [bytes(1, DOMAIN), number(2, 1)].concat());
+            self.edits.insert(self.graph.file.len(), FILE, [New::Bytes(import)]);
         }
         let Some(wanted) = self.change.opset else { return };
         for import in self.graph.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain)) {

@@ -8,7 +8,10 @@ use crate::dtype::Dtype;
 use std::collections::HashSet;
 
 /// The domain of the operators of ONNX Runtime.
-const DOMAIN: &[u8] = b"com.microsoft";
+pub(super) const DOMAIN: &str = "com.microsoft";
+
+/// The operator of products with a weight.
+pub(super) const PRODUCT: &str = "MatMulNBits";
 
 /// An operator that computes with the values of blocks of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,8 @@ pub(super) enum BlockOperator {
 impl BlockOperator {
     pub(super) fn of(node: &NodeFields) -> Option<Self> {
         match node.op_type {
-            _ if node.domain != DOMAIN => None,
-            b"MatMulNBits" => Some(Self::Product),
+            _ if node.domain != DOMAIN.as_bytes() => None,
+            name if name == PRODUCT.as_bytes() => Some(Self::Product),
             b"GatherBlockQuantized" => Some(Self::Gather),
             _ => None,
         }

@@ -319,6 +319,18 @@ impl<'a> ModelGraph<'a> {
         path + name
     }
 
+    /// Returns the names of the parts of a quantized tensor: of the codes, which have this type, of the scales and of the zero
+    /// points. ONNX Runtime's quantizer has names of its own for products, which they get if these are free.
+    pub(crate) fn part_names(&self, name: &str, codes: Dtype, form: CodesForm) -> [String; 3] {
+        let bits = if let CodesForm::Product { bits, .. } = form { Some(bits) } else { None };
+        let theirs =
+            bits.map(|bits| [format!("{name}_Q{bits}"), format!("{name}_scales"), format!("{name}_zero_points")]);
+        theirs.filter(|names| !names.iter().any(|name| self.has_value(name.as_bytes()))).unwrap_or_else(|| {
+            let stored = self.stored_name(name, codes);
+            ["", "_scale", "_zero_point"].map(|suffix| format!("{stored}{suffix}"))
+        })
+    }
+
     /// Returns the name under which a tensor is stored in another type: `w_float16`. No name of a value or node of the
     /// model ends in this way.
     pub(crate) fn stored_name(&self, name: &str, dtype: Dtype) -> String {

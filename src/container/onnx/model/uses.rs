@@ -12,12 +12,21 @@ use std::str::from_utf8;
 /// Use of the second input of an operator, a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightUse {
-    /// As [inputs, outputs]: `MatMul` and Gemm.
+    /// As [inputs, outputs]: `MatMul`.
+    Product,
+    /// The same: `MatMul` and Gemm.
     OutputsLast,
     /// As [outputs, inputs]: Gemm with `transB`.
     OutputsFirst,
     /// As [outputs, inputs, ..]: Conv.
     Kernel,
+}
+
+impl WeightUse {
+    /// True for a weight as [inputs, outputs].
+    pub(crate) fn is_product(self) -> bool {
+        matches!(self, Self::Product | Self::OutputsLast)
+    }
 }
 
 impl ModelGraph<'_> {
@@ -286,15 +295,18 @@ impl ModelGraph<'_> {
         let mut usage = None;
         for &Use { node, slot, .. } in self.tensor_uses(tensor) {
             let own = match self.node(node).operator() {
-                b"MatMul" => WeightUse::OutputsLast,
+                b"MatMul" => WeightUse::Product,
                 b"Conv" => WeightUse::Kernel,
                 b"Gemm" if self.integers(node, [("transB", 0)]) == [0] => WeightUse::OutputsLast,
                 b"Gemm" => WeightUse::OutputsFirst,
                 _ => return None,
             };
-            if slot != 1 || usage.replace(own).is_some_and(|known| known != own) {
+            let known = usage.unwrap_or(own);
+            let is_same = known == own || [known, own].iter().all(|one| one.is_product());
+            if slot != 1 || !is_same {
                 return None;
             }
+            usage = Some(if known == own { own } else { WeightUse::OutputsLast });
         }
         usage
     }
