@@ -30,7 +30,7 @@ use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
-pub(crate) use matrix::widen;
+pub(crate) use matrix::{widen, widen_to};
 pub(crate) use modules::AdapterSummary;
 use modules::{Changes, unmatched};
 use names::BaseNames;
