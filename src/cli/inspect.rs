@@ -41,6 +41,8 @@ two, and which of them a narrow type would lose.",
       shows the codes and scales of the quantized weights
   tcast inspect llama --fail-on nan,infinite,index,parts,duplicate
       checks whether a checkpoint is whole and finite; exits with 3 if not
+  tcast inspect style --base llama
+      shows which weights an adapter changes
   tcast inspect suspicious.pt --fail-on code
       lists the names of code in a checkpoint of PyTorch; exits with 3 if one may
       do harm
@@ -67,6 +69,12 @@ pub struct InspectArgs {
     /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE", requires = "stats")]
     pub from: Option<Dtype>,
+
+    /// The model that an adapter is for: show what it changes
+    ///
+    /// Lists each module with the weight that it changes, its rank and its scale, and the tensors that match no weight.
+    #[arg(long, value_name = "MODEL")]
+    pub base: Option<PathBuf>,
 
     /// Only the tensor of this name; repeatable
     ///

@@ -13,7 +13,7 @@ use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
 use crate::plan::PlanFindings;
 use crate::read::Model;
-use crate::report::{Report, Surroundings, several, unconverted};
+use crate::report::{Report, Surroundings, mapping, several, unconverted};
 use crate::text::{command_line, path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -101,7 +101,7 @@ pub(super) fn show(
     } else if args.dry_run && !was_complete && refusal.is_none() {
         print(&report.table(stdout_columns()))?;
         if !report.adapters.is_empty() {
-            print(&report.mapping())?;
+            print(mapping(&report.adapters).trim_end())?;
         }
     }
     if let Some(refusal) = refusal {

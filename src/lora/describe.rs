@@ -2,7 +2,10 @@
 
 use super::adapter::{Adapter, AdapterModule, AdapterPart, Dialect};
 use super::scale::Scales;
+use super::{AdapterSummary, Merges};
 use crate::error::Result;
+use crate::options::AdapterOption;
+use crate::read::Model;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,14 +22,18 @@ pub(crate) struct AdapterDescription {
     pub whole: usize,
     /// The last parts of the names of its modules, and their numbers.
     pub targets: BTreeMap<String, usize>,
+    /// What it changes in a base, if one is given.
+    pub merge: Option<AdapterSummary>,
 }
 
 impl AdapterDescription {
-    /// Opens an adapter.
+    /// Opens an adapter, with its base if one is given.
     ///
     /// # Errors
-    /// When it could not be merged into any base.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// When it could not be merged into the base, or into any base.
+    pub(crate) fn open(path: &Path, base: Option<&Model>) -> Result<Self> {
+        let option = AdapterOption { path: path.to_owned(), strength: 1.0 };
+        let merges = base.map(|base| Merges::open(&[option], true, base)).transpose()?;
         let adapter = Adapter::open(path, false)?;
         let scales = match adapter.dialect {
             Dialect::Peft => Some(Scales::of_config(&adapter)?),
@@ -62,12 +69,13 @@ impl AdapterDescription {
             modules: adapter.modules.len(),
             whole: adapter.whole.len(),
             targets,
+            merge: merges.and_then(|mut merges| merges.adapters.pop()),
         })
     }
 
     pub(crate) fn json(&self) -> Value {
         let range = |[least, most]: [f64; 2]| json!({ "min": least, "max": most });
-        json!({
+        let mut document = json!({
             "dialect": self.dialect,
             "method": self.method,
             "rank": self.rank.map(range),
@@ -75,7 +83,11 @@ impl AdapterDescription {
             "modules": self.modules,
             "whole": self.whole,
             "targets": self.targets,
-        })
+        });
+        if let Some(merge) = &self.merge {
+            (document["mapping"], document["unmatched"]) = (json!(merge.mapping), json!(merge.unmatched));
+        }
+        document
     }
 }
 

@@ -123,9 +123,13 @@ fn gather<const N: usize>(bytes: &[u8], first: usize, step: usize, out: &mut [f6
     let (elements, _) = bytes.as_chunks::<N>();
     if step == 1 {
         let source = &elements[first..first + out.len()];
-        out.iter_mut().zip(source).for_each(|(value, element)| *value = widen(*element));
+        for (value, element) in out.iter_mut().zip(source) {
+            *value = widen(*element);
+        }
     } else {
-        out.iter_mut().enumerate().for_each(|(at, value)| *value = widen(elements[first + at * step]));
+        for (at, value) in out.iter_mut().enumerate() {
+            *value = widen(elements[first + at * step]);
+        }
     }
 }
 
@@ -168,7 +172,7 @@ impl Delta {
     /// Adds some rows and columns, each element times a factor, to values in row-major order.
     pub(super) fn add(&self, factor: f64, rows: Range<u64>, columns: Range<u64>, values: &mut [f64]) {
         if let Self::Product(left, right) = self {
-            return multiply(left, right, rows, columns, Some(factor), values);
+            return multiply(left, right, rows, columns, factor, values);
         }
         let mut computed = vec![0.0; values.len()];
         self.fill(rows, columns, &mut computed);
@@ -187,7 +191,10 @@ impl Delta {
                     matrix.read(row, columns.clone(), out);
                 }
             }
-            Self::Product(left, right) => multiply(left, right, rows, columns, None, out),
+            Self::Product(left, right) => {
+                out.fill(0.0);
+                multiply(left, right, rows, columns, 1.0, out);
+            }
             Self::Elementwise(both) => {
                 let mut other = vec![0.0; out.len()];
                 both[0].fill(rows.clone(), columns.clone(), out);
@@ -228,75 +235,198 @@ impl Delta {
     }
 }
 
-/// Number of columns whose sums are computed together: they stay in registers.
-const TILE: usize = 32;
+/// Number of float64 values in a vector of the widest instruction set.
+const LANES: usize = 8;
 
-/// Computes some rows and columns of a product. With a factor, adds the product times the factor to `out`.
-fn multiply(
-    left: &Matrix,
-    right: &Matrix,
-    rows: Range<u64>,
-    columns: Range<u64>,
-    factor: Option<f64>,
-    out: &mut [f64],
-) {
-    let inner = left.columns as usize;
+/// Number of rows whose sums are computed together.
+const ROWS: usize = 4;
+
+/// Adds some rows and columns of a product, times a factor, to `out`.
+fn multiply(left: &Matrix, right: &Matrix, rows: Range<u64>, columns: Range<u64>, factor: f64, out: &mut [f64]) {
     if columns.is_empty() {
         return;
     }
+    let inner = left.columns as usize;
     let mut left_rows = vec![0.0; (rows.end - rows.start) as usize * inner];
     for (row, out) in rows.zip(left_rows.chunks_exact_mut(inner.max(1))) {
         left.read(row, 0..left.columns, out);
     }
-    let tile = &mut vec![[0.0; TILE]; inner];
-    Isa::chosen().run(MultiplyRows { left: &left_rows, right, columns, tile, factor, out });
+    let isa = Isa::chosen();
+    if isa == Isa::Avx512 {
+        isa.run(MultiplyRows::<2> { left: &left_rows, right, columns, factor, out });
+    } else {
+        isa.run(MultiplyRows::<1> { left: &left_rows, right, columns, factor, out });
+    }
 }
 
-/// Multiplies rows with a matrix, tile by tile.
-struct MultiplyRows<'m> {
+/// Multiplies rows with a matrix, tile by tile: the sums of some rows and of this number of vectors stay in registers.
+struct MultiplyRows<'m, const VECTORS: usize> {
     left: &'m [f64],
     right: &'m Matrix,
     columns: Range<u64>,
-    tile: &'m mut [[f64; TILE]],
-    factor: Option<f64>,
+    factor: f64,
     out: &'m mut [f64],
 }
 
-impl Loop for MultiplyRows<'_> {
+impl<const VECTORS: usize> Loop for MultiplyRows<'_, VECTORS> {
     type Result = ();
 
     #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]
     fn run(self) {
-        let Self { left, right, columns, tile, factor, out } = self;
-        let (inner, width) = (tile.len(), (columns.end - columns.start) as usize);
-        for start in (0..width).step_by(TILE) {
-            let count = TILE.min(width - start);
-            let from = columns.start + start as u64;
-            for (row, line) in (0..right.rows).zip(tile.iter_mut()) {
-                right.read(row, from..from + count as u64, &mut line[..count]);
+        let Self { left, right, columns, factor, out } = self;
+        let (all, width) = ((columns.end - columns.start) as usize, LANES * VECTORS);
+        let mut tile = Tile { lines: vec![[[0.0; LANES]; VECTORS]; right.rows as usize], factor };
+        let mut padded = Vec::new();
+        for start in (0..all).step_by(width) {
+            let (count, from) = (width.min(all - start), columns.start + start as u64);
+            for (row, line) in (0..right.rows).zip(&mut tile.lines) {
+                right.read(row, from..from + count as u64, &mut line.as_flattened_mut()[..count]);
             }
-            for (at, out) in out.chunks_exact_mut(width).enumerate() {
-                let mut sums = [0.0; TILE];
-                for (value, line) in left[at * inner..(at + 1) * inner].iter().zip(&*tile) {
-                    for (sum, other) in sums.iter_mut().zip(line) {
-                        *sum += value * other;
+            if count == width {
+                tile.add(left, start, all, out);
+                continue;
+            }
+            padded.resize(out.len() / all * width, 0.0);
+            for (padded, out) in padded.chunks_exact_mut(width).zip(out.chunks_exact(all)) {
+                padded[..count].copy_from_slice(&out[start..]);
+            }
+            tile.add(left, 0, width, &mut padded);
+            for (padded, out) in padded.chunks_exact(width).zip(out.chunks_exact_mut(all)) {
+                out[start..].copy_from_slice(&padded[..count]);
+            }
+        }
+    }
+}
+
+/// Some columns of the right matrix, line by line.
+struct Tile<const VECTORS: usize> {
+    lines: Vec<[[f64; LANES]; VECTORS]>,
+    factor: f64,
+}
+
+impl<const VECTORS: usize> Tile<VECTORS> {
+    /// Adds to the columns from `start` on of all rows, which have this width.
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn add(&self, left: &[f64], start: usize, width: usize, out: &mut [f64]) {
+        let inner = self.lines.len();
+        let whole = out.len() / width / ROWS * ROWS;
+        let (blocks, last) = out.split_at_mut(whole * width);
+        for (at, out) in blocks.chunks_exact_mut(ROWS * width).enumerate() {
+            self.add_rows::<ROWS>(&left[at * ROWS * inner..][..ROWS * inner], start, width, out);
+        }
+        for (at, out) in last.chunks_exact_mut(width).enumerate() {
+            self.add_rows::<1>(&left[(whole + at) * inner..][..inner], start, width, out);
+        }
+    }
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant ranges keep the sums in registers")]
+    #[inline(always)]
+    fn add_rows<const ROWS: usize>(&self, left: &[f64], start: usize, width: usize, out: &mut [f64]) {
+        let inner = self.lines.len();
+        let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
+        let rows: [&[f64]; ROWS] = std::array::from_fn(|row| &left[row * inner..(row + 1) * inner]);
+        for (at, line) in self.lines.iter().enumerate() {
+            for row in 0..ROWS {
+                let value = rows[row][at];
+                for vector in 0..VECTORS {
+                    for lane in 0..LANES {
+                        sums[row][vector][lane] += value * line[vector][lane];
                     }
                 }
-                let out = &mut out[start..start + count];
-                match factor {
-                    Some(factor) => out.iter_mut().zip(&sums).for_each(|(value, sum)| *value += factor * sum),
-                    None => out.copy_from_slice(&sums[..count]),
+            }
+        }
+        for row in 0..ROWS {
+            let (vectors, _) = out[row * width + start..].as_chunks_mut::<LANES>();
+            let out = vectors.first_chunk_mut::<VECTORS>().expect("a whole tile");
+            for vector in 0..VECTORS {
+                for lane in 0..LANES {
+                    out[vector][lane] += self.factor * sums[row][vector][lane];
                 }
             }
         }
     }
 }
 
+/// Widens floats of a plain type.
+struct WidenPlain<'w> {
+    dtype: Dtype,
+    bytes: &'w [u8],
+    values: &'w mut [f64],
+}
+
+impl Loop for WidenPlain<'_> {
+    type Result = ();
+
+    #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
+    #[inline(always)]
+    fn run(self) {
+        read_plain(self.dtype, self.bytes, 0, 1, self.values);
+    }
+}
+
 /// Widens floats to float64.
 pub(crate) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
-    let count = bytes.len() / (dtype.bits() as usize / 8);
-    values.resize(count, 0.0);
-    let stored = StoredBytes::new(bytes, Storage::packed(dtype), count).expect("the elements were counted");
+    values.resize(bytes.len() / (dtype.bits() as usize / 8), 0.0);
+    widen_to(dtype, bytes, values);
+}
+
+/// Widens as many floats to float64.
+pub(crate) fn widen_to(dtype: Dtype, bytes: &[u8], values: &mut [f64]) {
+    if is_plain(dtype) {
+        return Isa::chosen().run(WidenPlain { dtype, bytes, values });
+    }
+    let stored = StoredBytes::new(bytes, Storage::packed(dtype), values.len()).expect("the elements were counted");
     tcast_slice::cast(&stored, values).expect("floats of whole bytes are never malformed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_add_the_terms_in_the_order_of_the_rank_on_every_instruction_set() {
+        let special = [f64::NAN, f64::INFINITY, -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
+        let mut state = 1_u64;
+        let mut values = |count: usize, are_special: bool| -> Vec<f64> {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (state >> 58) as usize;
+                let is_special = are_special && at < special.len();
+                if is_special { special[at] } else { (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5 }
+            };
+            (0..count).map(|_| next()).collect()
+        };
+        let sizes = [(1, 1, 1), (3, 16, 31), (4, 3, 32), (5, 5, 33), (9, 1, 7), (8, 17, 40), (6, 0, 9), (11, 4, 70)];
+        for ((rows, inner, width), are_special) in sizes.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+            let (left, right) = (values(rows * inner, are_special), values(inner * (width + 2), are_special));
+            let before = values(rows * width, are_special);
+            let matrix = Matrix::computed(right.clone(), [inner as u64, width as u64 + 2]);
+            for factor in [1.0, 0.75] {
+                let wanted: Vec<f64> = (0..rows * width)
+                    .map(|at| {
+                        let (row, column) = (at / width, at % width + 1);
+                        let term = |k: usize| left[row * inner + k] * right[k * (width + 2) + column];
+                        let sum = (0..inner).fold(0.0, |sum, k| sum + term(k));
+                        before[at] + factor * sum
+                    })
+                    .collect();
+                let columns = 1..width as u64 + 1;
+                for isa in Isa::available() {
+                    let [mut wide, mut slim] = [before.clone(), before.clone()];
+                    let (left, right) = (&left[..], &matrix);
+                    isa.run(MultiplyRows::<2> { left, right, columns: columns.clone(), factor, out: &mut wide });
+                    isa.run(MultiplyRows::<1> { left, right, columns: columns.clone(), factor, out: &mut slim });
+                    for found in [wide, slim] {
+                        let is_same = |(one, other): (&f64, &f64)| {
+                            one.to_bits() == other.to_bits() || one.is_nan() && other.is_nan()
+                        };
+                        assert!(found.iter().zip(&wanted).all(is_same), "{isa:?} {rows} {inner} {width} {factor}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -30,8 +30,8 @@ use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
-pub(crate) use matrix::widen;
-pub(crate) use modules::AdapterSummary;
+pub(crate) use matrix::{widen, widen_to};
+pub(crate) use modules::{AdapterSummary, MappedModule};
 use modules::{Changes, unmatched};
 use names::BaseNames;
 use serde_json::Value;
@@ -68,15 +68,15 @@ impl Merges {
                 changes.notes.push(LoraNote::Twice(path.clone()));
             }
             let adapter = Adapter::open(path, true)?;
-            let mut summary = changes.add(&adapter, *strength).map_err(|error| error.in_file(path))?;
+            let summary = changes.add(&adapter, *strength).map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();
                 if !allows_unmatched || summary.unmatched.len() == all {
                     return Err(unmatched(all, &summary.unmatched, &adapter, &base));
                 }
-                changes.notes.push(LoraNote::Unmatched(path.clone(), std::mem::take(&mut summary.unmatched)));
+                changes.notes.push(LoraNote::Unmatched(path.clone(), summary.unmatched.clone()));
             }
-            summaries.push(summary.finish(&adapter, *strength, &base));
+            summaries.push(summary.finish(&adapter, *strength));
         }
         let Changes { of, mut notes, .. } = changes;
         let is_tied = model.config()?.is_some_and(|text| {

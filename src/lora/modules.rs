@@ -4,12 +4,13 @@ use super::adapter::{Adapter, AdapterModule, AdapterPart, AdapterTensor, Dialect
 use super::deltas::RawDelta;
 use super::matrix::{Delta, Matrix};
 use super::merge::{Decompose, How, WeightChange};
-use super::names::{BaseNames, DeltaTarget, NameRule};
+use super::names::{BaseNames, BaseTensor, DeltaTarget, NameRule};
 use super::scale::Scales;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
 use crate::text::{first_few, shorten};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,15 +31,14 @@ pub(super) struct Changed {
     scale: Option<[f64; 2]>,
     /// The name of the module that is being added.
     module: String,
-    /// Names of modules, each with a tensor that it changes and its scale; `None` replaces it.
-    tensors: Vec<(String, usize, Option<f64>)>,
+    mapping: Vec<MappedModule>,
     /// The names of the adapter's tensors that match nothing.
     pub unmatched: Vec<String>,
 }
 
 impl Changed {
-    fn count(&mut self, tensor: usize, rank: Option<u64>, scale: f64) {
-        self.tensors.push((self.module.clone(), tensor, Some(scale)));
+    fn count(&mut self, weight: &BaseTensor, rank: Option<u64>, scale: f64) {
+        self.map(weight, rank, Some(scale));
         if let Some(rank) = rank {
             let [least, most] = self.rank.unwrap_or([rank; 2]);
             self.rank = Some([least.min(rank), most.max(rank)]);
@@ -47,16 +47,16 @@ impl Changed {
         self.scale = Some([least.min(scale), most.max(scale)]);
     }
 
-    fn replace(&mut self, tensor: usize) {
-        self.tensors.push((self.module.clone(), tensor, None));
+    fn map(&mut self, weight: &BaseTensor, rank: Option<u64>, scale: Option<f64>) {
+        self.mapping.push(MappedModule { module: self.module.clone(), weight: weight.name.to_owned(), rank, scale });
     }
 
     /// Returns the facts for reports.
-    pub(super) fn finish(self, adapter: &Adapter, strength: f64, base: &BaseNames) -> AdapterSummary {
+    pub(super) fn finish(self, adapter: &Adapter, strength: f64) -> AdapterSummary {
         let method = adapter.config["peft_type"].as_str().or(adapter.config["fine_tune_type"].as_str());
         let distinct = |is_replaced: bool| {
-            let tensors = self.tensors.iter().filter(|(_, _, scale)| scale.is_none() == is_replaced);
-            tensors.map(|(_, tensor, _)| *tensor).collect::<BTreeSet<usize>>().len()
+            let mapping = self.mapping.iter().filter(|module| module.scale.is_none() == is_replaced);
+            mapping.map(|module| &module.weight).collect::<BTreeSet<_>>().len()
         };
         AdapterSummary {
             path: adapter.path.clone(),
@@ -67,13 +67,21 @@ impl Changed {
             scale: self.scale,
             weights: distinct(false),
             replaced: distinct(true),
-            mapping: self
-                .tensors
-                .into_iter()
-                .map(|(module, tensor, scale)| (module, base.tensors[tensor].name.to_owned(), scale))
-                .collect(),
+            mapping: self.mapping,
+            unmatched: self.unmatched,
         }
     }
+}
+
+/// A module or a tensor of an adapter, with a weight that it changes.
+#[derive(Clone, Debug, Serialize)]
+pub struct MappedModule {
+    pub module: String,
+    /// The name of the weight in the base.
+    pub weight: String,
+    pub rank: Option<u64>,
+    /// The factor of its delta, without the strength; `None` if it replaces values.
+    pub scale: Option<f64>,
 }
 
 /// Facts about an adapter for reports.
@@ -92,8 +100,9 @@ pub struct AdapterSummary {
     pub weights: usize,
     /// The number of weights that are replaced, or some rows of them.
     pub replaced: usize,
-    /// The modules or tensors of the adapter, each with a weight that it changes and its scale; `None` replaces it.
-    pub mapping: Vec<(String, String, Option<f64>)>,
+    pub mapping: Vec<MappedModule>,
+    /// The names of its tensors that match nothing.
+    pub unmatched: Vec<String>,
 }
 
 impl AdapterSummary {
@@ -230,7 +239,7 @@ impl Changes<'_, '_> {
             self.notes.push(LoraNote::Replaces(base.name.to_owned()));
         }
         let place = self.place(&DeltaTarget { tensor: at, expert: None, rows: None, swaps_halves: false })?;
-        summary.replace(at);
+        summary.map(&self.base.tensors[at], None, None);
         self.push(&place, How::Replace(Delta::Whole(tensor.matrix.clone())));
         Ok(true)
     }
@@ -357,7 +366,7 @@ impl Changes<'_, '_> {
         if !fits(&delta) {
             return Err(self.misfit(&delta, target.tensor, shape));
         }
-        summary.count(target.tensor, rank, scale);
+        summary.count(&self.base.tensors[target.tensor], rank, scale);
         if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
             let is_peft = context.adapter.dialect == Dialect::Peft;
             // PEFT scales the delta within the decomposition, and ComfyUI the whole change.
@@ -418,17 +427,17 @@ impl Changes<'_, '_> {
             }
             let delta = Delta::Whole(tensor.matrix.reshaped(shape));
             if part == AdapterPart::Set {
-                summary.replace(place.tensor);
+                summary.map(&self.base.tensors[place.tensor], None, None);
                 self.push(place, How::Replace(delta));
             } else {
-                summary.count(place.tensor, None, 1.0);
+                summary.count(&self.base.tensors[place.tensor], None, 1.0);
                 self.push(place, How::Add { delta, factor: context.strength, swaps_halves: place.swaps_halves });
             }
         }
         if let Some(bias) = module.part(AdapterPart::DiffBias) {
             let rows = Some((place.start / place.columns.max(1), place.rows)).filter(|_| place.start > 0);
             let target = DeltaTarget { tensor: place.tensor, expert: None, rows, swaps_halves: place.swaps_halves };
-            summary.count(place.tensor, None, 1.0);
+            summary.count(&self.base.tensors[place.tensor], None, 1.0);
             self.add_bias(&target, bias, context.strength)?;
         }
         Ok(())
@@ -509,7 +518,7 @@ impl Changes<'_, '_> {
             return Err(self.misfit(&Delta::Whole(tokens.matrix.clone()), target.tensor, [place.rows, place.columns]));
         }
         let rows = indices.into_iter().zip(0..).collect();
-        summary.replace(target.tensor);
+        summary.map(&self.base.tensors[target.tensor], None, None);
         self.push(&place, How::ReplaceRows(rows, tokens.matrix.clone()));
         Ok(())
     }
@@ -535,7 +544,7 @@ impl Changes<'_, '_> {
         let factor = scale * context.strength;
         let place = self.place(target)?;
         if let (&[_, rank, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
-            summary.count(target.tensor, Some(rank), scale);
+            summary.count(&self.base.tensors[target.tensor], Some(rank), scale);
             return self
                 .add_stack(target.tensor, factor, experts, &|expert| (slice_of(up, expert), slice_of(down, expert)));
         }
@@ -553,7 +562,7 @@ impl Changes<'_, '_> {
         if delta.shape() != [place.rows, place.columns] {
             return Err(self.misfit(&delta, target.tensor, [place.rows, place.columns]));
         }
-        summary.count(target.tensor, rank, scale);
+        summary.count(&self.base.tensors[target.tensor], rank, scale);
         if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
             return self.decompose(&place, delta, (factor, None), (magnitude, None));
         }
@@ -583,7 +592,7 @@ impl Changes<'_, '_> {
             return Err(Error::new("adapter.lora.alpha is not finite"));
         }
         let factor = scale * context.strength;
-        summary.count(target.tensor, Some(rank), scale);
+        summary.count(&self.base.tensors[target.tensor], Some(rank), scale);
         if let (&[_, _, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
             return self
                 .add_stack(target.tensor, factor, experts, &|expert| (slice_of(up, expert), slice_of(down, expert)));
@@ -689,7 +698,7 @@ impl Changes<'_, '_> {
             }
             // Square matrices do not show it: PEFT always turned them before 0.19.1, and some models store [in, out].
             let is_turned = if is_as_stored && is_turned { self.turns_square(config)? } else { is_turned };
-            summary.count(tensor, Some(rank), scale);
+            summary.count(&self.base.tensors[tensor], Some(rank), scale);
             for expert in 0..experts {
                 let place =
                     self.place(&DeltaTarget { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
@@ -732,7 +741,7 @@ impl Changes<'_, '_> {
                     return Err(Error::new("is for experts of different shapes"));
                 }
                 let delta = Delta::Product(up.rows_from(part * high, high), down.clone());
-                summary.count(tensor, Some(rank), scale);
+                summary.count(&self.base.tensors[tensor], Some(rank), scale);
                 self.push(&place, How::Add { delta, factor, swaps_halves: false });
             }
         }

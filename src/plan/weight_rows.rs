@@ -7,12 +7,13 @@ use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Kernel, Rules, Storage};
-use crate::lora::{Merge, narrow, widen};
+use crate::lora::{Merge, narrow, widen, widen_to};
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use zerocopy::FromBytes;
 
 /// Source of the values of a weight.
 #[derive(Clone)]
@@ -235,8 +236,17 @@ impl<'a> WeightRows<'a> {
     /// Computes some rows with the changes of adapters.
     fn merge(&self, merged: &MergedRows, rows: &Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let columns = self.encoder.columns();
-        let (mut values, mut bytes) = (Vec::new(), Vec::new());
-        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, &mut values);
+        let count = ((rows.end - rows.start) * columns) as usize;
+        out.resize(count * merged.target.bits() as usize / 8, 0);
+        let (mut bytes, mut own) = (Vec::new(), Vec::new());
+        // The memory of the results, if it can be read as float64, which saves a copy.
+        let is_float64 = merged.target == Dtype::Float64 && cfg!(target_endian = "little");
+        let shared = if is_float64 { <[f64]>::mut_from_bytes(out).ok() } else { None };
+        let values = shared.unwrap_or_else(|| {
+            own.resize(count, 0.0);
+            &mut own
+        });
+        widen_to(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, values);
         let read = |elements: Range<u64>, values: &mut Vec<f64>| {
             // Other rows of the same tensor may be needed too.
             let whole = match &merged.base {
@@ -264,7 +274,9 @@ impl<'a> WeightRows<'a> {
             }
             start += count;
         }
-        narrow(&values, merged.target, out);
+        if !own.is_empty() {
+            narrow(&own, merged.target, out);
+        }
         Ok(())
     }
 

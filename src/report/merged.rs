@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::summary::WARNING;
+use crate::lora::{AdapterSummary, MappedModule};
 use crate::text::{counted, path_text, shorten};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,8 +16,8 @@ impl Report {
         }
         let changed = |is_replaced: bool| {
             let mapping = self.adapters.iter().flat_map(|adapter| &adapter.mapping);
-            let mapping = mapping.filter(|(_, _, scale)| scale.is_none() == is_replaced);
-            mapping.map(|(_, weight, _)| weight.as_str()).collect::<BTreeSet<&str>>().len() as u64
+            let mapping = mapping.filter(|module| module.scale.is_none() == is_replaced);
+            mapping.map(|module| &module.weight).collect::<BTreeSet<_>>().len() as u64
         };
         let verb = if self.time.is_none() { "would merge" } else { "merged" };
         let (adapters, weights) = (counted(self.adapters.len() as u64, "adapter"), counted(changed(false), "weight"));
@@ -73,15 +74,14 @@ impl Report {
         }
         text
     }
+}
 
-    /// Lists the modules of all adapters with the weights that they change, a line each.
-    #[must_use]
-    pub fn mapping(&self) -> String {
-        let line = |(module, weight, scale): &(String, String, Option<f64>)| {
-            let what = scale.map_or_else(|| "replaces it".to_owned(), |scale| format!("scale {scale}"));
-            format!("{} -> {}  {what}", shorten(module), shorten(weight))
-        };
-        let lines = self.adapters.iter().flat_map(|adapter| &adapter.mapping).map(line);
-        lines.collect::<Vec<_>>().join("\n")
-    }
+/// Lists what adapters change, a line for each module and weight.
+pub(crate) fn mapping<'a>(adapters: impl IntoIterator<Item = &'a AdapterSummary>) -> String {
+    let line = |module: &MappedModule| {
+        let rank = module.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
+        let what = module.scale.map_or_else(|| "replaces it".to_owned(), |scale| format!("{rank}scale {scale}"));
+        format!("{} -> {}  {what}\n", shorten(&module.module), shorten(&module.weight))
+    };
+    adapters.into_iter().flat_map(|adapter| &adapter.mapping).map(line).collect()
 }

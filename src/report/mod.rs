@@ -27,6 +27,8 @@ pub use html::{ExponentSpread, page};
 #[cfg(feature = "cli")]
 pub(crate) use html::{comparison_page, diff_page};
 #[cfg(feature = "cli")]
+pub(crate) use merged::mapping;
+#[cfg(feature = "cli")]
 pub(crate) use several::{several, unconverted};
 #[cfg(feature = "cli")]
 pub use summary::Surroundings;

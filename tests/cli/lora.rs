@@ -133,7 +133,7 @@ fn the_summary_the_json_and_a_dry_run_say_what_is_merged() {
     assert_eq!(report["lora"], facts);
     assert_eq!(report["options"]["lora"], json!([format!("{adapter}=0.5")]));
     let outcome = bench.run(&format!("{line} --force -n"));
-    let mapping = "\nmodel.layers.0.self_attn.q_proj -> model.layers.0.self_attn.q_proj.weight  scale 2\n";
+    let mapping = "\nmodel.layers.0.self_attn.q_proj -> model.layers.0.self_attn.q_proj.weight  rank 2, scale 2\n";
     assert!(outcome.stdout.ends_with(mapping), "{}", outcome.stdout);
     assert!(outcome.stderr.contains("would merge 1 adapter into 1 weight"), "{}", outcome.stderr);
 }
@@ -288,6 +288,23 @@ fn inspect_describes_an_adapter() {
     let report = report(&bench, &format!("inspect {} --json", path("style")));
     assert_eq!(report["adapter"]["targets"], json!({ "q_proj": 4, "v_proj": 4 }));
     assert_eq!(report["adapter"]["scale"], json!({ "min": 2.0, "max": 2.0 }));
+}
+
+#[test]
+fn inspect_shows_what_an_adapter_changes_in_its_base() {
+    let bench = Bench::new();
+    let base = fixture("lora/bases/tiny.safetensors").display().to_string();
+    let adapter = fixture("lora/h-unmatched-layer/adapter").display().to_string();
+    let text = bench.run(&format!("inspect {adapter} --base {base}")).stdout;
+    let report = report(&bench, &format!("inspect {adapter} --base {base} --json"));
+    let (mapping, unmatched) = (&report["adapter"]["mapping"][0], &report["adapter"]["unmatched"][0]);
+    let [module, weight, name] = [&mapping["module"], &mapping["weight"], unmatched].map(|it| it.as_str().unwrap());
+    assert_eq!([&mapping["rank"], &mapping["scale"]], [&json!(2), &json!(2.0)]);
+    assert!(text.contains(&format!("\n{module} -> {weight}  rank 2, scale 2\n")), "{text}");
+    assert!(text.contains(&format!("\n{name} matches no weight\n")), "{text}");
+    let refused = bench.run(&format!("inspect {base} --base {base}"));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("is not an adapter"), "{}", refused.stderr);
 }
 
 #[test]

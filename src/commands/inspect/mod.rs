@@ -39,7 +39,9 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };
     check(args, &selection, &models)
         .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
-    let inspected = inspect(args, &selection, &folders, &models)?;
+    let base = args.base.as_ref().map(|base| checkpoint::open(base, &read_options(&args.view))).transpose()?;
+    let base = base.as_ref().map(Model::probe);
+    let inspected = inspect(args, &selection, &folders, &models, base.as_ref())?;
     if args.view.json {
         print_documents(&inspected)?;
     }
@@ -70,6 +72,7 @@ fn inspect<'a>(
     selection: &'a Selection,
     folders: &[Result<Checkpoint>],
     models: &'a [Option<Model<'a>>],
+    base: Option<&Model>,
 ) -> Result<Vec<InspectedInput<'a>>> {
     let mut inspected = Vec::new();
     let mut gap = "";
@@ -80,7 +83,7 @@ fn inspect<'a>(
             inspected.push(InspectedInput::Failed(schema::document(schema::INSPECTION, document)));
             continue;
         };
-        let listing = Listing::new(args, input, model, selection)?;
+        let listing = Listing::new((args, input), model, selection, base)?;
         if !args.view.json {
             print(&format!("{gap}{}", listing.text().trim_end()))?;
             gap = "\n";
@@ -202,8 +205,16 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     /// Reads all values if that is requested.
-    fn new(args: &'a InspectArgs, input: &'a Path, model: &'a Model<'a>, selection: &'a Selection) -> Result<Self> {
-        let adapter = model.source.update_of_other_model().map(|_| AdapterDescription::open(input));
+    fn new(
+        (args, input): (&'a InspectArgs, &'a Path),
+        model: &'a Model<'a>,
+        selection: &'a Selection,
+        base: Option<&Model>,
+    ) -> Result<Self> {
+        let adapter = model.source.update_of_other_model().map(|_| AdapterDescription::open(input, base));
+        if adapter.is_none() && base.is_some() {
+            return Err(Error::usage("is not an adapter, and --base is the base of one").in_file(input));
+        }
         let mut listing = Self { args, input, model, selection, stats: Vec::new(), adapter, findings: None };
         if args.stats || args.fail_on.iter().any(|condition| condition.needs_values()) {
             listing.stats = listing.measure();

@@ -156,7 +156,14 @@ fn adapter_text(adapter: &Result<AdapterDescription>) -> String {
     if adapter.whole > 0 {
         let _ = write!(text, "; {}", counted(adapter.whole as u64, "whole weight"));
     }
-    text + "\n"
+    text += "\n";
+    if let Some(merge) = &adapter.merge {
+        text += &report::mapping([merge]);
+        for name in &merge.unmatched {
+            let _ = writeln!(text, "{} matches no weight", shorten(name));
+        }
+    }
+    text
 }
 
 /// Aligns rows in columns; the fourth is a size.

@@ -72,7 +72,10 @@ impl Loop for Float64Rows<'_, '_> {
                 self.writer.store_scales(band.matrix, band.rows.start, 0, stored);
                 self.tally.underflowed_groups += scales.iter().filter(|scale| scale.is_underflow).count() as u64;
             }
-            band.rows.for_each(|row| self.encode(band.matrix, row, &scales, &mut buffers));
+            // A closure is compiled without the instruction set.
+            for row in band.rows {
+                self.encode(band.matrix, row, &scales, &mut buffers);
+            }
         }
     }
 }
@@ -202,20 +205,24 @@ impl Float64Rows<'_, '_> {
 #[inline(always)]
 fn widen_bounds(bounds: &mut [f64; 2], values: &[[u8; 8]]) -> bool {
     let (mut low, mut high, mut sums) = ([bounds[0]; LANES], [bounds[1]; LANES], [0.0; LANES]);
-    let mut add = |lane: usize, bytes: &[u8; 8]| {
-        let value = f64::from_le_bytes(*bytes);
-        low[lane] = if value < low[lane] { value } else { low[lane] };
-        high[lane] = if value > high[lane] { value } else { high[lane] };
-        sums[lane] += value;
-    };
-    let (chunks, last) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, bytes) in chunk.iter().enumerate() {
-            add(lane, bytes);
+    let (whole, last) = values.as_chunks::<LANES>();
+    let mut padded = [last.first().copied().unwrap_or_default(); LANES];
+    padded[..last.len()].copy_from_slice(last);
+    let padded = if last.is_empty() { &[][..] } else { std::slice::from_ref(&padded) };
+    for chunks in [whole, padded] {
+        for chunk in chunks {
+            for lane in 0..LANES {
+                let value = f64::from_le_bytes(chunk[lane]);
+                low[lane] = if value < low[lane] { value } else { low[lane] };
+            }
+            for lane in 0..LANES {
+                let value = f64::from_le_bytes(chunk[lane]);
+                high[lane] = if value > high[lane] { value } else { high[lane] };
+            }
+            for lane in 0..LANES {
+                sums[lane] += f64::from_le_bytes(chunk[lane]);
+            }
         }
-    }
-    for (lane, bytes) in last.iter().enumerate() {
-        add(lane, bytes);
     }
     *bounds = [low.into_iter().fold(f64::INFINITY, f64::min), high.into_iter().fold(f64::NEG_INFINITY, f64::max)];
     // A sum with NaN is NaN. Without NaN, it may be NaN if values are infinite, which are as special.

@@ -5,9 +5,11 @@ use super::super::layout::{Group, Layout, Packing};
 use super::super::parts::{Parameters, Part};
 use super::encoder::Encoder;
 use super::extremes::Extremes;
+use super::geometry::EncodedPart;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use memmap2::MmapMut;
 use std::ops::Range;
 
 /// A code decodes to less than 4 times the largest magnitude of its weight, so only a larger value decodes to infinity.
@@ -101,16 +103,11 @@ impl Encoder {
     }
 
     /// Returns parts of the length of the whole weight, with the bytes that some rows need. Other bytes are zeros, which
-    /// take no memory as long as nothing reads them.
-    fn whole_parts(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<Vec<u8>>> {
-        let mut parts = Vec::with_capacity(outputs.len());
-        for part in self.parts() {
-            let len = part.byte_len() as usize;
-            let mut room: Vec<u8> = Vec::new();
-            room.try_reserve_exact(len).map_err(|_| Error::new("not enough memory to decode a weight"))?;
-            drop(room);
-            parts.push(vec![0; len]);
-        }
+    /// take no memory as long as nothing reads them: an allocator would clear them if it has used their memory before.
+    fn whole_parts(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<MmapMut>> {
+        let zeros = |part: &EncodedPart| MmapMut::map_anon(part.byte_len() as usize);
+        let parts: std::io::Result<Vec<MmapMut>> = self.parts().iter().map(zeros).collect();
+        let mut parts = parts.map_err(|_| Error::new("not enough memory to decode a weight"))?;
         let ranges = self.part_ranges(rows.clone());
         for ((part, range), output) in parts.iter_mut().zip(&ranges).zip(outputs) {
             part[range.start as usize..range.end as usize].copy_from_slice(output);
@@ -129,7 +126,7 @@ impl Encoder {
             self.encode(first, &zeros, extremes, &mut outputs, &mut tally);
             for ((part, range), bytes) in parts.iter_mut().zip(&ranges).zip(written) {
                 if range.is_empty() {
-                    *part = bytes;
+                    part.copy_from_slice(&bytes);
                 }
             }
         }
