@@ -38,7 +38,12 @@ impl Chooser {
             Formula::Block(BlockFormula::Divisor) => {
                 let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
-                    (f64::from(MOST) / amax) as f32
+                    let quotient = f64::from(MOST) / amax;
+                    // The quotient can be a tie of float32 only because it was rounded.
+                    let rest = (-quotient).mul_add(amax, MOST.into());
+                    let is_even = rest.abs() > 0.0 && quotient.to_bits() & 1 == 0;
+                    let odd = if rest > 0.0 { quotient.next_up() } else { quotient.next_down() };
+                    (if is_even { odd } else { quotient }) as f32
                 } else {
                     round(round(1.0 / amax as f32) * MOST)
                 };
