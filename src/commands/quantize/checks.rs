@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{
-    Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MLX, Rotation, RotationUse, ScaleChoice, Scheme,
+    COMPRESSED_TENSORS, CodeType, EncodeArithmetic, GGUF, Group, MLX, Rotation, RotationUse, ScaleChoice, Scheme,
     SchemeLayout,
 };
 use crate::read::Model;
@@ -51,6 +51,12 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     let has_group_size = |scheme: &Scheme| {
         scheme.in_layout(Some(layout)).map_or_else(|| scheme.has_group_size(), SchemeLayout::has_group_size)
     };
+    if options.arithmetic == EncodeArithmetic::Kitchen && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
+        return Err(no_effect("--arithmetic kitchen", format!("{named} is not rotated in the layout {layout}")));
+    }
+    if options.arithmetic == EncodeArithmetic::Kitchen && !options.contents.lora.is_empty() {
+        return Err(no_effect("--arithmetic kitchen", "merged weights are float64"));
+    }
     if let Some(rotation) = options.rotation {
         if options.scheme.is_some() && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
             return Err(no_effect("--rotation", format!("{named} is not rotated in the layout {layout}")));
@@ -120,7 +126,7 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
     let of_grids = [
         ("--group-size", options.group_size.is_some()),
         ("--search", options.search != ScaleChoice::default()),
-        ("--arithmetic", options.arithmetic != Arithmetic::default()),
+        ("--arithmetic", options.arithmetic != EncodeArithmetic::default()),
         ("--partial-blocks", options.partial_blocks),
         ("--input-global-scale", options.input_global_scale.is_some()),
     ];

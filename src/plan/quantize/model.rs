@@ -157,6 +157,6 @@ fn encoder(
         (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-    let encoding = EncodeOptions { arithmetic: options.arithmetic, ..EncodeOptions::default() };
+    let encoding = EncodeOptions { arithmetic: options.arithmetic.of_decoder(), ..EncodeOptions::default() };
     Encoder::linear(stored.row, &grid, shape, axis, dtype, encoding)
 }

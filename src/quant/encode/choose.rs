@@ -104,6 +104,18 @@ impl Chooser {
                 let (scale, least) = (amax / self.largest, f32::from_bits(least));
                 GroupScale::number(scale.max(least), (scale < least) & (amax > 0.0))
             }
+            NumberFormula::FlooredInType(least) => {
+                let least = self.weight.round(f32::from_bits(least) * self.largest);
+                let scale = self.weight.round(amax.max(least) / self.largest);
+                // The scale of float16 zeros is 0.
+                let factor = if scale == 0.0 { power_of_two(-100) } else { scale };
+                GroupScale { factor, ..GroupScale::number(scale, (amax < least) & (amax > 0.0)) }
+            }
+            NumberFormula::FlooredBesideType(least) => {
+                let chosen = self.number(NumberFormula::Floored(least), amax);
+                let factor = self.weight.round(chosen.scale);
+                GroupScale { factor: if factor == 0.0 { self.weight.tiny() } else { factor }, ..chosen }
+            }
             NumberFormula::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
             NumberFormula::Epsilon => {
                 let scale = self.weight.round(amax / self.largest);
