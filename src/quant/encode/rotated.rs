@@ -175,32 +175,23 @@ impl Encoder {
                 }
                 continue;
             }
-            match &self.levels {
-                Some(levels) => {
-                    for (part, out) in self.geometry.parts.iter().zip(&mut now) {
-                        if let Some(bytes) = part.fixed().filter(|_| !out.is_empty()) {
-                            out.copy_from_slice(bytes);
-                        }
+            if let Some(levels) = &self.levels {
+                for (part, out) in self.geometry.parts.iter().zip(&mut now) {
+                    if let Some(bytes) = part.fixed().filter(|_| !out.is_empty()) {
+                        out.copy_from_slice(bytes);
                     }
-                    let rows = start..end;
-                    isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
                 }
-                None => {
-                    let mut narrow = Vec::new();
-                    let values = match self.weight {
-                        WeightType::Float32 => lane.as_flattened(),
-                        WeightType::Bfloat16 => {
-                            narrow.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
-                            &narrow
-                        }
-                        WeightType::Float16 => {
-                            narrow.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()));
-                            &narrow
-                        }
-                    };
-                    self.encode_values(isa, start..end, values, &Extremes::default(), &mut now, tally);
-                }
+                let rows = start..end;
+                isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
+                continue;
             }
+            let narrow: Vec<u8> = match self.weight {
+                WeightType::Float32 => Vec::new(),
+                WeightType::Bfloat16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+                WeightType::Float16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+            };
+            let values = if self.weight == WeightType::Float32 { lane.as_flattened() } else { &narrow };
+            self.encode_values(isa, start..end, values, &Extremes::default(), &mut now, tally);
         }
     }
 }
