@@ -5,7 +5,7 @@ use super::parsers;
 use super::shared::{path_as_text, texts};
 use super::{ContentOptions, Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
-use crate::quant::{Arithmetic, GGUF, Group, Rotation, SCHEMES, ScaleChoice, Scheme};
+use crate::quant::{EncodeArithmetic, GGUF, Group, Rotation, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
 use crate::text::shorten;
 use serde::{Serialize, Serializer};
@@ -56,7 +56,7 @@ pub struct QuantizeOptions {
 
     /// Rounding of scales and codes
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
-    pub arithmetic: Arithmetic,
+    pub arithmetic: EncodeArithmetic,
 
     /// Choice of the scale of a group in nvfp4, mxfp4 and integers below 8 bits
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
@@ -226,11 +226,14 @@ impl QuantizeOptions {
         let has_activations = has(&Scheme::has_activation_scale);
         options.group_size = options.group_size.filter(|_| has_groups);
         options.rotation = options.rotation.filter(|_| has_rotation);
+        if options.arithmetic == EncodeArithmetic::Kitchen && !has_rotation {
+            options.arithmetic = EncodeArithmetic::default();
+        }
         options.search = if has_search { options.search } else { ScaleChoice::default() };
         options.partial_blocks &= has_partial_blocks;
         options.input_global_scale = options.input_global_scale.filter(|_| has_activations);
         if options.is_gguf() {
-            (options.arithmetic, options.search) = (Arithmetic::default(), ScaleChoice::default());
+            (options.arithmetic, options.search) = (EncodeArithmetic::default(), ScaleChoice::default());
             (options.group_size, options.input_global_scale) = (None, None);
         } else {
             (options.gguf, options.imatrix) = (GgufOptions::default(), None);

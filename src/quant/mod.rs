@@ -45,8 +45,8 @@ pub use config::{EngineConfig, KeptModules, Modules, QuantizedGroup, is_composit
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
-    BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, PlainWeight, Recoverer,
-    ScaleChoice, ScaleMatch, SharedScale, Unfit, WeightEncoder,
+    BlockWeightEncoder, EncodeArithmetic, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, PlainWeight,
+    Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit, WeightEncoder,
 };
 pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
 pub use layout::{

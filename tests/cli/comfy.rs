@@ -23,7 +23,8 @@ fn rotated_weights_and_levels_are_decoded_as_by_comfy_kitchen() {
 #[test]
 fn weights_are_rotated_and_encoded_as_by_comfy_kitchen() {
     let bench = Bench::with("comfy/source.safetensors", "s.safetensors");
-    let wanted = tensors(&fixture("comfy/quantized.safetensors"));
+    let [wanted, in_type] =
+        ["quantized", "kitchen"].map(|file| tensors(&fixture(&format!("comfy/{file}.safetensors"))));
     for (layer, options) in [
         ("int8.plain", "--scheme int8 --rotation none"),
         ("int8.rotated", "--scheme int8 --rotation 64"),
@@ -56,6 +57,12 @@ fn weights_are_rotated_and_encoded_as_by_comfy_kitchen() {
         // One thread or four, in one piece or in many: the same bytes.
         bench.run(&format!("{line} -q -j1")).expect(0, "", "");
         assert!(tensors(&bench.path("q.safetensors")) == found, "{layer}");
+        // In the type of the weight, as comfy-kitchen itself computes.
+        bench.run(&format!("{line} -q --arithmetic kitchen")).expect(0, "", "");
+        let found = tensors(&bench.path("q.safetensors"));
+        for (name, stored) in in_type.iter().filter(|(name, _)| name.starts_with(&format!("m.{layer}."))) {
+            assert!(found[name] == *stored, "kitchen: {name}");
+        }
     }
 }
 
@@ -97,6 +104,43 @@ fn weights_whose_columns_do_not_fit_a_rotation_are_named() {
         2,
         "the groups of int4 have one size",
         "leave --group-size out",
+    );
+}
+
+/// Weights of float32 are rounded to their own type in both ways, and sums beyond float16 are refused.
+#[test]
+fn the_type_of_the_weight_decides_about_the_arithmetic_of_comfy_kitchen() {
+    let bench = bench_with(&[("a.o_proj.weight", &[16, 256])], "{}");
+    bench.run("cast m --to f32 -o wide -q").expect(0, "", "");
+    bench.run("cast m --to f16 -o half -q").expect(0, "", "");
+    let codes = |folder: &str, options: &str| {
+        bench.run(&format!("quantize {folder} --layout comfyui {options} -o q -f -q")).expect(0, "", "");
+        tensors(&bench.path("q")).remove("a.o_proj.weight").unwrap()
+    };
+    for scheme in ["int8", "int8 --rotation none", "int4", "w4a8"] {
+        let both = |folder: &str| {
+            ["library", "kitchen"].map(|it| codes(folder, &format!("--scheme {scheme} --arithmetic {it}")))
+        };
+        let [library, kitchen] = both("wide");
+        assert!(library == kitchen, "{scheme}");
+        for folder in ["m", "half"] {
+            let [library, kitchen] = both(folder);
+            assert!(library != kitchen || scheme == "w4a8", "{scheme} {folder}");
+        }
+    }
+    // The signs of the first row of the matrix, so that one sum is 16 times the largest float16.
+    let is_negative = |at: u32| (0..4).filter(|digit| at >> (2 * digit) & 3 == 3).count() % 2 == 1;
+    let large: Vec<u8> = (0..256).flat_map(|at| [0xff, if is_negative(at) { 0xfb } else { 0x7b }]).collect();
+    bench.write("large.safetensors", &shard(&[("a.o_proj.weight", "F16", &[1, 256], &large)]));
+    let outcome =
+        bench.run("quantize large.safetensors --scheme int8 --layout comfyui --arithmetic kitchen -o x.safetensors");
+    assert!(outcome.stderr.contains("infinite"), "{}", outcome.stderr);
+    expect_refused(
+        &bench,
+        "quantize m --scheme int4 --arithmetic kitchen",
+        2,
+        "int4 is not rotated in the layout compressed-tensors",
+        "leave --arithmetic out",
     );
 }
 

@@ -110,6 +110,8 @@ fn the_printed_rules_give_the_same_bytes() {
         ("--target-bits 7 --scheme fp8-block,mxfp4,keep", "--rule *.o_proj.*=fp8"),
         ("--target-bits 6.5 --scheme int4,int8a16", "--group-size 32 --exclude *.2.mlp*"),
         ("--target-bits 5.5 --scheme affine3,affine8,mxfp4", "--layout mlx --rule *embed*=keep"),
+        ("--target-bits 4.5 --scheme int2,int3-asym,int6,int8-asym", "--group-size 32"),
+        ("--target-bits 6 --scheme int8,int4,w4a8,w6a8", "--layout comfyui --rotation 16"),
         ("--target-bits 6 --scheme nvfp4,fp8", "--layout modelopt --arithmetic exact"),
     ] {
         expect_reproduced(&bench, "m", choice, options, "out");

@@ -57,6 +57,9 @@ fn the_figures_are_those_of_a_run_for_each_scheme() {
     expect_figures(&bench, "m", &["nvfp4", "mxfp4", "int4", "int4-asym"], "--search mse");
     expect_figures(&bench, "m", &["fp8-block", "fp8-tensor", "fp8", "int8", "nvfp4", "mxfp4"], "");
     expect_figures(&bench, "m", &["affine4", "affine8", "mxfp8"], "--layout mlx --rule *.o_proj.*=affine6");
+    expect_figures(&bench, "m", &["int2", "int3-asym", "int5", "int6", "int7-asym", "int8-asym"], "--group-size 32");
+    expect_figures(&bench, "m", &["int8", "int4", "w4a8", "w6a8"], "--layout comfyui --rotation 64");
+    expect_figures(&bench, "m", &["int8", "int4", "w6a8"], "--layout comfyui --rotation 16 --arithmetic kitchen");
     expect_figures(&bench, "m", &["nvfp4", "fp8"], "--layout modelopt --arithmetic exact --exclude *.1.*");
 }
 

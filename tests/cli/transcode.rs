@@ -477,3 +477,32 @@ fn comfyui_multiplies_in_full_precision_as_before() {
         assert_eq!(bytes_of(&found, "a.weight"), codes);
     }
 }
+
+/// Codes of compressed-tensors become codes of another width if all fit, with and without zero points.
+#[test]
+fn words_of_codes_move_to_wider_codes_and_back() {
+    let bench = bench_with(&[("a.up_proj.weight", &[16, 256]), ("a.down_proj.weight", &[32, 128])], "{}");
+    let move_to = |source: &str, scheme: &str, output: &str| {
+        let line = format!("quantize {source} --scheme {scheme} --only-exact -o {output} -f -q");
+        let outcome = bench.run(&line);
+        (outcome.code, outcome.stderr)
+    };
+    for (narrow, wide) in [
+        ("int2", "int3"),
+        ("int4", "int5-asym"),
+        ("int3-asym", "int7-asym"),
+        ("int6", "int8a16"),
+        ("int4-asym", "int8-asym"),
+    ] {
+        bench.run(&format!("quantize m --scheme {narrow} -o narrow -f -q")).expect(0, "", "");
+        assert_eq!(move_to("narrow", wide, "wide"), (Some(0), String::new()), "{narrow} {wide}");
+        bench.run("diff narrow wide -q").expect(0, "", "");
+        assert_eq!(move_to("wide", narrow, "again"), (Some(0), String::new()), "{wide} {narrow}");
+        assert_same(&tensors(&bench.path("again")), &tensors(&bench.path("narrow")));
+        let [again, before] = ["again", "narrow"].map(|folder| config(&bench, folder)["quantization_config"].take());
+        assert_eq!(again, before);
+    }
+    bench.run("quantize m --scheme int6 -o wide -f -q").expect(0, "", "");
+    let (code, stderr) = move_to("wide", "int4", "narrow");
+    assert!(code == Some(1) && stderr.contains("its codes and scales cannot be moved to int4"), "{stderr}");
+}

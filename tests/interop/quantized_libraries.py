@@ -1,6 +1,7 @@
 """The libraries that define the layouts read what `tcast quantize` writes: compressed-tensors parses each config and decodes each
-weight to the bits of `tcast dequantize`, and so does comfy-kitchen for the layouts of ComfyUI. The versions of compressed-tensors
-that vLLM 0.33.0 and SGLang 0.5.23 pin parse the configs too."""
+weight to the bits of `tcast dequantize`, and so does comfy-kitchen for the layouts of ComfyUI, whose own codes are those of
+`--arithmetic kitchen`. tcast decodes what SDNQ writes. The versions of compressed-tensors that vLLM 0.33.0 and SGLang 0.5.23 pin
+parse the configs too."""
 
 import json
 import os
@@ -20,7 +21,7 @@ SCHEMES = [
     ["fp8"], ["fp8-tensor"], ["fp8-block"], ["fp8-block", "--partial-blocks"], ["int8"], ["int8a16"],
     ["int8a16", "--group-size", "32"], ["int4"], ["int4", "--group-size", "32"], ["int4-asym"],
     ["int4-asym", "--group-size", "32"], ["int2"], ["int3"], ["int5"], ["int6"], ["int7"], ["int2-asym"],
-    ["int3-asym", "--group-size", "32"], ["int5-asym", "--group-size", "32"], ["int6-asym"], ["int7-asym"], ["nvfp4"], ["mxfp4"], ["mxfp6"], ["mxfp8"],
+    ["int3-asym", "--group-size", "32"], ["int5-asym", "--group-size", "32"], ["int6-asym"], ["int7-asym"], ["int8-asym"], ["nvfp4"], ["mxfp4"], ["mxfp6"], ["mxfp8"],
 ]
 SEARCHED = {"int2", "int4", "int4-asym", "nvfp4", "mxfp4"}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -208,6 +209,68 @@ def kitchen_decodes(path, scheme, dtype, more=()):
     assert count >= 10, count
 
 
+# The most bytes of which one may differ: sums of float32 depend on their order.
+ORDER_OF_SUMS = 20_000
+
+
+@folder
+def kitchen_encodes(path, scheme, dtype, size):
+    """Weights have the codes that comfy-kitchen computes in their type."""
+    try:
+        import comfy_kitchen
+    except ImportError:
+        raise Skip("comfy-kitchen is not installed") from None
+    llama(path / "source", DTYPES[dtype])
+    tcast(path / "source", "--scheme", scheme, "--layout", "comfyui", "--rotation", size or "none", "--arithmetic", "kitchen", "-q",
+          "-o", path / "q", command="quantize")
+    stored, source = tensors_of(path / "q"), tensors_of(path / "source")
+    differing = count = 0
+    for name in [name for name in stored if name.endswith(".comfy_quant")]:
+        module = name.removesuffix(".comfy_quant")
+        weight, table = source[f"{module}.weight"], None
+        if scheme == "int4":
+            codes, _ = comfy_kitchen.quantize_convrot_w4a4_weight(weight, convrot_groupsize=size)
+        elif scheme == "int8" and size:
+            codes, _ = torch.ops.comfy_kitchen.quantize_int8_convrot_weight(weight, size)
+        elif scheme == "int8":
+            codes, _ = comfy_kitchen.quantize_int8_rowwise(weight)
+        else:
+            codes, _, _, _, table = comfy_kitchen.quantize_w4a8_int8_weight(
+                weight, group_size=16, convrot_groupsize=size, bits=int(scheme[1]))
+        own = stored[f"{module}.weight"]
+        # The library fits a table to some tensors.
+        if table is None or torch.equal(table, stored[f"{module}.weight_codebook"]):
+            differing += int((codes.view(torch.uint8) != own.view(torch.uint8)).sum())
+            count += own.numel()
+    assert count > 50_000 and differing <= count / ORDER_OF_SUMS, f"{differing} of {count}"
+
+
+@folder
+def decodes_sdnq(path, weights_dtype, group_size, has_wide_scales):
+    """Linear layers that SDNQ quantizes are decoded to its values."""
+    try:
+        from sdnq.quantizer import sdnq_quantize_layer_weight
+    except ImportError:
+        raise Skip("sdnq is not installed") from None
+    torch.manual_seed(9)
+    tensors, decoders = {}, {}
+    for at, shape in enumerate([(64, 256), (48, 96), (32, 1024)]):
+        weight = (torch.randn(shape) * torch.randn(shape[0], 1).exp() * 0.02).bfloat16()
+        decoder, parts = sdnq_quantize_layer_weight(
+            weight, layer_class_name="Linear", weights_dtype=weights_dtype, group_size=group_size,
+            dequantize_fp32=has_wide_scales)
+        parts = {name: part for name, part in parts.items() if part is not None}
+        tensors |= {f"l.{at}.{name}": part.contiguous() for name, part in parts.items()}
+        decoders[f"l.{at}"] = (decoder, parts)
+    save(path / "q", tensors, {"quantization_config": {"quant_method": "sdnq", "weights_dtype": weights_dtype}})
+    for target, wanted in DTYPES.items():
+        tcast(path / "q", "--to", target, "-q", "-o", path / target, command="dequantize")
+        ours = tensors_of(path / target)
+        for module, (decoder, parts) in decoders.items():
+            found = decoder(**parts, dtype=wanted, skip_compile=True)
+            assert equal_bits(ours[f"{module}.weight"], found), f"{module} {target}"
+
+
 def tests():
     for scheme in SCHEMES:
         for dtype in DTYPES:
@@ -228,4 +291,14 @@ def tests():
     ]:
         name = f"comfy-kitchen decodes {' '.join([scheme, *more])}"
         yield name, lambda case=(scheme, "bfloat16", more): kitchen_decodes(*case)
+    for scheme, size in [("int8", None), ("int8", 64), ("int8", 16), ("int4", 64), ("w4a8", 64), ("w6a8", 16)]:
+        for dtype in DTYPES:
+            name = f"comfy-kitchen encodes {scheme} of {dtype} rotated by {size}"
+            yield name, lambda case=(scheme, dtype, size): kitchen_encodes(*case)
+    plain = [*(f"int{bits}" for bits in range(2, 9)), *(f"uint{bits}" for bits in range(1, 9)), "float8_e4m3fn", "float8_e5m2"]
+    for at, weights_dtype in enumerate(plain):
+        for group_size in [-1, 0, 32]:
+            name = f"tcast decodes {weights_dtype} of SDNQ in groups of {group_size}"
+            case = (weights_dtype, group_size, at % 2 == 0)
+            yield name, lambda case=case: decodes_sdnq(*case)
     torch.set_num_threads(1)  # and no threads before the workers are forked

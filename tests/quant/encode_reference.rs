@@ -491,6 +491,43 @@ fn an_exact_quotient_with_a_global_divisor_is_rounded_once() {
     }
 }
 
+/// The product of a float64 near a tie and the global scale, 7, rounds to the tie.
+#[test]
+fn an_exact_quotient_of_float64_with_a_global_divisor_is_rounded_once() {
+    const NUMBERS: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let scheme = SCHEMES.iter().find(|scheme| scheme.name == "nvfp4").unwrap();
+    let stored = scheme.layouts.iter().find(|stored| stored.row.name == "ct-nvfp4").unwrap();
+    let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
+    let mut of_rounding = 0;
+    for (at, pair) in NUMBERS.windows(2).enumerate() {
+        let tie = f64::midpoint(pair[0], pair[1]) * 0.5625;
+        let near = tie / 7.0;
+        let near = [near, near.next_up(), near.next_down()];
+        let mut values = [0.0; 32];
+        (values[0], values[16]) = (384.0, 0.482);
+        values[17..20].copy_from_slice(&near);
+        let encoder = Encoder::new(stored.row, &stored.grid, &[1, 32], Dtype::Float64, options).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let extremes = Extremes::of(Dtype::Float64, &bytes, 0);
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+        encoder.encode(0..1, &bytes, &extremes, &mut outputs, &mut EncodeTally::default());
+        let weight = Weight { source: Float32, rows: 1, columns: 32, values: vec![0.0; 32] };
+        for (place, value) in near.into_iter().enumerate() {
+            // All are multiples of 2^-60.
+            let [sevenfold, exact_tie] = [value, tie].map(|number| (number * 2_f64.powi(60)) as i128);
+            let wanted = match (sevenfold * 7).cmp(&exact_tie) {
+                std::cmp::Ordering::Less => at,
+                std::cmp::Ordering::Equal => at + at % 2,
+                std::cmp::Ordering::Greater => at + 1,
+            };
+            of_rounding += u32::from(value * 7.0 == tie && wanted != at + at % 2);
+            assert_eq!(code(&encoder, &parts[0], &weight, 4, 17 + place), wanted as u8, "{value} {tie}");
+        }
+    }
+    assert!(of_rounding > 2, "{of_rounding}");
+}
+
 /// Decodes what an encoder wrote to float32, exactly.
 fn decode(encoder: &Encoder, stored: &SchemeLayout, parts: &[Vec<u8>], shape: &[u64]) -> Vec<f32> {
     let names: Vec<Part> = encoder

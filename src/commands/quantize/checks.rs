@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{
-    Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse, ScaleChoice,
+    COMPRESSED_TENSORS, CodeType, EncodeArithmetic, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse, ScaleChoice,
     Scheme, SchemeLayout,
 };
 use crate::read::Model;
@@ -56,6 +56,12 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         |scheme: &Scheme| scheme.in_model(options.layout).is_some_and(|stored| stored.name == MATMULNBITS);
     if options.accuracy_level.is_some() && !args.schemes().any(is_multiplied) {
         return Err(no_effect("--accuracy-level", format!("it is for the layout {MATMULNBITS}")));
+    }
+    if options.arithmetic == EncodeArithmetic::Kitchen && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
+        return Err(no_effect("--arithmetic kitchen", format!("{named} is not rotated in the layout {layout}")));
+    }
+    if options.arithmetic == EncodeArithmetic::Kitchen && !options.contents.lora.is_empty() {
+        return Err(no_effect("--arithmetic kitchen", "merged weights are float64"));
     }
     if let Some(rotation) = options.rotation {
         if options.scheme.is_some() && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
@@ -126,7 +132,7 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
     let of_grids = [
         ("--group-size", options.group_size.is_some()),
         ("--search", options.search != ScaleChoice::default()),
-        ("--arithmetic", options.arithmetic != Arithmetic::default()),
+        ("--arithmetic", options.arithmetic != EncodeArithmetic::default()),
         ("--partial-blocks", options.partial_blocks),
         ("--input-global-scale", options.input_global_scale.is_some()),
     ];

@@ -39,8 +39,8 @@ use crate::operator::Operator;
 use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RotationUse, RowMap, Scheme,
-    SchemeLayout, TargetGrid, metadata_of, named_dtype,
+    COMFYUI, Decoder, EncodeArithmetic, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RotationUse,
+    RowMap, Scheme, SchemeLayout, TargetGrid, metadata_of, named_dtype,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
@@ -283,7 +283,9 @@ impl Planner<'_, '_> {
 /// Returns how the options encode weights.
 fn encoding(options: &QuantizeOptions) -> EncodeOptions {
     let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *options;
-    EncodeOptions { arithmetic, scale: search, input_global_scale, ..EncodeOptions::default() }
+    let keeps_type = arithmetic == EncodeArithmetic::Kitchen;
+    let arithmetic = arithmetic.of_decoder();
+    EncodeOptions { arithmetic, keeps_type, scale: search, input_global_scale, ..EncodeOptions::default() }
 }
 
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {

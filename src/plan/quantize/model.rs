@@ -152,7 +152,7 @@ fn encoder(
         return Err(Unfit::Dimensions(shape.to_vec()));
     }
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-    let encoding = EncodeOptions { arithmetic: options.arithmetic, ..EncodeOptions::default() };
+    let encoding = EncodeOptions { arithmetic: options.arithmetic.of_decoder(), ..EncodeOptions::default() };
     let block_size = match (grid.group, options.group_size) {
         (Group::Neighbours(size), None) | (Group::Neighbours(_), Some(Group::Neighbours(size))) => size,
         (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),

@@ -318,7 +318,7 @@ fn unit_codes(bits: usize, unit: &[u8]) -> [u8; 8] {
         }
         5 => {
             let last = unit[2] >> 5 | unit[3] >> 3 & 16 | unit[4] >> 4 & 8;
-            let other = |at: usize| unit[at] >> 5 | unit[3 + at] >> 2 & 24;
+            let other = |at: usize| unit[at] >> 5 | unit[3 + at] >> 2 & 0x18;
             [low(0), low(1), low(2), low(3), low(4), other(0), other(1), last]
         }
         6 => {

@@ -38,7 +38,12 @@ impl Chooser {
             Formula::Block(BlockFormula::Divisor) => {
                 let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
-                    (f64::from(MOST) / amax) as f32
+                    let quotient = f64::from(MOST) / amax;
+                    // The quotient can be a tie of float32 only because it was rounded.
+                    let rest = (-quotient).mul_add(amax, MOST.into());
+                    let is_even = rest.abs() > 0.0 && quotient.to_bits() & 1 == 0;
+                    let odd = if rest > 0.0 { quotient.next_up() } else { quotient.next_down() };
+                    (if is_even { odd } else { quotient }) as f32
                 } else {
                     round(round(1.0 / amax as f32) * MOST)
                 };
@@ -100,6 +105,18 @@ impl Chooser {
             NumberFormula::Floored(least) => {
                 let (scale, least) = (amax / self.largest, f32::from_bits(least));
                 GroupScale::number(scale.max(least), (scale < least) & (amax > 0.0))
+            }
+            NumberFormula::FlooredInType(least) => {
+                let least = self.weight.round(f32::from_bits(least) * self.largest);
+                let scale = self.weight.round(amax.max(least) / self.largest);
+                // The scale of float16 zeros is 0.
+                let factor = if scale == 0.0 { power_of_two(-100) } else { scale };
+                GroupScale { factor, ..GroupScale::number(scale, (amax < least) & (amax > 0.0)) }
+            }
+            NumberFormula::FlooredBesideType(least) => {
+                let chosen = self.number(NumberFormula::Floored(least), amax);
+                let factor = self.weight.round(chosen.scale);
+                GroupScale { factor: if factor == 0.0 { self.weight.tiny() } else { factor }, ..chosen }
             }
             NumberFormula::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
             NumberFormula::Epsilon => {

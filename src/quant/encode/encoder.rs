@@ -7,7 +7,7 @@ use super::super::rotation::is_rotation;
 use super::super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
-use super::formula::{BoundsFormula, Formula, Quotient};
+use super::formula::{BoundsFormula, Formula, NumberFormula, Quotient};
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{CodeRounding, Division, LANES};
 use super::levels::Levels;
@@ -34,6 +34,34 @@ pub enum ScaleChoice {
     Mse,
 }
 
+/// The rounding of scales and codes that users choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum EncodeArithmetic {
+    /// As the library of the layout rounds them: the same bytes
+    #[default]
+    Library,
+    /// Exact quotients, each rounded once
+    ///
+    /// A scale is the exact quotient of the largest magnitude and the largest code, and a code that of value and stored
+    /// scale. Rotated weights are sums in float64.
+    Exact,
+    /// In layouts with a rotation, as comfy-kitchen computes in the type of the weight
+    ///
+    /// Rotated values, quotients and the divisors of values are rounded to bfloat16 or float16. The files of Comfy-Org
+    /// are made in float32, which is the default.
+    Kitchen,
+}
+
+impl EncodeArithmetic {
+    /// The arithmetic of the decoder that is named alike; that of the library if none is.
+    #[must_use]
+    pub fn of_decoder(self) -> Arithmetic {
+        if self == Self::Exact { Arithmetic::Exact } else { Arithmetic::Library }
+    }
+}
+
 /// Options for the computation of codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncodeOptions {
@@ -41,6 +69,8 @@ pub struct EncodeOptions {
     /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
     /// the rule of the layout either way.
     pub arithmetic: Arithmetic,
+    /// True if layouts with a rotation compute in the dtype of the weight: [`EncodeArithmetic::Kitchen`].
+    pub keeps_type: bool,
     pub scale: ScaleChoice,
     /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store with NVFP4 weights.
     pub input_global_scale: Option<f32>,
@@ -54,6 +84,7 @@ impl Default for EncodeOptions {
     fn default() -> Self {
         Self {
             arithmetic: Arithmetic::Library,
+            keeps_type: false,
             scale: ScaleChoice::Amax,
             input_global_scale: None,
             rotation: None,
@@ -100,7 +131,9 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
             let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
             let is_full = matches!(encoding.scale, ScaleRule::Floored(_) | ScaleRule::Linear);
             let largest = if is_full { half - 1.0 } else { half - 0.5 };
-            (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest)
+            // comfy-kitchen has no code -8.
+            let is_narrow = bits == 4 && matches!(encoding.scale, ScaleRule::Floored(_));
+            (CodeRounding::Int { low: if is_narrow { 1.0 - half } else { -half }, high: half - 1.0, offset }, largest)
         }
     })
 }
@@ -135,6 +168,8 @@ pub struct Encoder {
     pub(super) axis: Option<LinearAxis>,
     /// The dtype of the weight, whose values are widened to float32 if the layout has a rotation.
     pub(super) source: Dtype,
+    /// The type that rotated values are rounded to.
+    pub(super) rotated: WeightType,
     /// The columns that are rotated together.
     pub(super) rotation: Option<usize>,
     /// The encoder of groups that stand for levels.
@@ -163,7 +198,8 @@ impl Encoder {
         Self::with_geometry(layout, grid, geometry, SourceType { dtype: source, weight, is_float64 }, options)
     }
 
-    /// Creates an encoder of a layout with a rotation, whose values are float32 whatever the dtype of the weight.
+    /// Creates an encoder of a layout with a rotation, whose values are float32 whatever the dtype of the weight, unless
+    /// the options keep its type.
     fn rotated(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -185,12 +221,18 @@ impl Encoder {
         }
         let mut geometry = EncodeGeometry::new(layout, grid, shape, Dtype::Float32)?;
         geometry.describe_rotation(layout, options.rotation);
-        let values = SourceType { dtype: Dtype::Float32, weight: WeightType::Float32, is_float64: false };
+        let has_levels = layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels);
+        let kept = WeightType::new(source).filter(|_| options.keeps_type);
+        // Levels are chosen in float32 in any case.
+        let (dtype, weight) = match kept.filter(|_| !has_levels) {
+            Some(weight) => (source, weight),
+            None => (Dtype::Float32, WeightType::Float32),
+        };
+        let values = SourceType { dtype, weight, is_float64: false };
         let made = Self::with_geometry(layout, grid, geometry, values, options)?;
-        let levels = (layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels))
-            .then(|| Levels::new(grid, made.chooser.e4m3).ok_or(Unfit::Grid))
-            .transpose()?;
-        Ok(Self { source, rotation: options.rotation.map(|size| size as usize), levels, ..made })
+        let levels = has_levels.then(|| Levels::new(grid, made.chooser.e4m3).ok_or(Unfit::Grid)).transpose()?;
+        let rotated = kept.unwrap_or(WeightType::Float32);
+        Ok(Self { source, rotated, rotation: options.rotation.map(|size| size as usize), levels, ..made })
     }
 
     pub(super) fn with_geometry(
@@ -215,6 +257,10 @@ impl Encoder {
         let keeps_sign = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
         let (formula, quotient, rounded) =
             Formula::of(encoding.scale, (grid.codes, stored, computed), geometry.is_tensor, keeps_sign);
+        let keeps_type =
+            options.keeps_type && !is_exact && matches!(formula, Formula::Number(NumberFormula::Floored(_)));
+        let (formula, rounded) =
+            if keeps_type { formula.in_type(grid.codes, rounded, computed) } else { (formula, rounded) };
         let chooser = Chooser {
             formula,
             is_exact,
@@ -244,6 +290,8 @@ impl Encoder {
             && matches!(layout.codes.packing, Packing::Rows(_) | Packing::TransposedBlocks)
             && geometry.columns.is_multiple_of(block);
         let segments = match quotient {
+            // Values are not divided by the stored scales.
+            _ if keeps_type => SegmentLoop::Steps,
             Quotient::Divide | Quotient::Multiply if is_narrow => SegmentLoop::Narrow,
             Quotient::Divide | Quotient::Multiply if is_whole => SegmentLoop::Fused,
             _ => SegmentLoop::Steps,
@@ -270,6 +318,7 @@ impl Encoder {
             is_float64,
             axis: None,
             source,
+            rotated: WeightType::Float32,
             rotation: None,
             levels: None,
         })

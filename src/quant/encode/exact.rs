@@ -52,11 +52,11 @@ impl Chooser {
             }
             Formula::Block(block) => {
                 let ratio = match block {
-                    BlockFormula::Divisor => amax * f64::from(global) / 6.0,
-                    BlockFormula::Multiplier | BlockFormula::Padded => amax / (6.0 * f64::from(global)),
-                    BlockFormula::Alone => quotient,
+                    BlockFormula::Divisor => product_over(amax, global.into(), 6.0),
+                    BlockFormula::Multiplier | BlockFormula::Padded => to_odd(amax / (6.0 * f64::from(global))),
+                    BlockFormula::Alone => to_odd(quotient),
                 };
-                self.of_ratio(block, to_odd(ratio), is_some, global)
+                self.of_ratio(block, ratio, is_some, global)
             }
             Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => {
                 let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
@@ -78,4 +78,27 @@ impl Chooser {
             }
         }
     }
+}
+
+/// Returns value * factor / divisor, rounded to odd once. Factor and divisor have at most 24 bits, as float32 numbers.
+#[inline(always)]
+pub(super) fn product_over(value: f64, factor: f64, divisor: f64) -> f32 {
+    let product = value * factor;
+    let quotient = product / divisor;
+    // What is missing: the error of the product, less that of the quotient times the divisor. Both are exact, so their
+    // difference has the right sign.
+    let rest = error_of(value, factor, product) - error_of(quotient, divisor, product);
+    let is_beyond = (rest > 0.0) == (quotient > 0.0);
+    let bits = quotient.to_bits();
+    // False for NaN, which infinite quotients have.
+    let is_even = rest.abs() > 0.0 && bits & 1 == 0;
+    let odd = if is_beyond { bits + 1 } else { bits.wrapping_sub(1) };
+    to_odd(if is_even { f64::from_bits(odd) } else { quotient })
+}
+
+/// Returns the exact value of number * short - product, if `product` is near: `short` has at most 24 bits.
+#[inline(always)]
+fn error_of(number: f64, short: f64, product: f64) -> f64 {
+    let high = f64::from_bits(number.to_bits() & !0xff_ffff); // 29 bits
+    (high * short - product) + (number - high) * short
 }

@@ -5,6 +5,7 @@
 //! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
 use super::encoder::Encoder;
+use super::exact::product_over;
 use super::extremes::is_finite;
 use super::formula::{BlockFormula, Formula};
 use super::geometry::Band;
@@ -162,8 +163,15 @@ impl Float64Rows<'_, '_> {
                 let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
                 let offset = if division.has_offsets { f64::from(scale.zero) } else { 0.0 };
                 let wide = scale.wide;
-                for (value, number) in values[range.clone()].iter().zip(&mut numbers[range]) {
-                    *number = to_odd((*value - offset) * multiplier / wide + zero);
+                let pairs = values[range.clone()].iter().zip(&mut numbers[range]);
+                if is_divided {
+                    for (value, number) in pairs {
+                        *number = product_over(*value, multiplier, wide);
+                    }
+                } else {
+                    for (value, number) in pairs {
+                        *number = to_odd((*value - offset) / wide + zero);
+                    }
                 }
             }
             let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);

@@ -34,6 +34,10 @@ pub(super) enum NumberFormula {
     Plain,
     /// See [`ScaleRule::Floored`].
     Floored(u32),
+    /// Like `Floored`, but rounded to T (comfy-kitchen in the type of the weight, 4 bits).
+    FlooredInType(u32),
+    /// Like `Floored`, but values are divided by the scale in T, at least the smallest normal number (8 bits).
+    FlooredBesideType(u32),
     /// Like `Plain`, and rounded to bfloat16.
     Bfloat16,
     /// Rounded once to the dtype of stored scales; 1 where it would be subnormal (in float16, where it would be 0).
@@ -163,6 +167,17 @@ impl Formula {
             }
             (ScaleRule::Blocks, codes) => (Self::Bounds(BoundsFormula::Centered(codes.bits())), Multiply, Float32),
         }
+    }
+
+    /// Returns the formula of comfy-kitchen in the type of the weight, and the type that its quotients are rounded to.
+    pub(super) fn in_type(self, codes: CodeType, rounded: WeightType, weight: WeightType) -> (Self, WeightType) {
+        let Self::Number(NumberFormula::Floored(least)) = self else { return (self, rounded) };
+        let number = if codes.bits() == 4 {
+            NumberFormula::FlooredInType(least)
+        } else {
+            NumberFormula::FlooredBesideType(least)
+        };
+        (Self::Number(number), weight)
     }
 
     /// True if block scales are combined with a global scale.

@@ -30,7 +30,9 @@ impl Loop for Choose<'_> {
         let has_number = matches!(
             chooser.formula,
             Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
-                | Formula::Number(NumberFormula::Floored(_))
+                | Formula::Number(
+                    NumberFormula::Floored(_) | NumberFormula::FlooredInType(_) | NumberFormula::FlooredBesideType(_)
+                )
         );
         if chooser.is_exact || has_number {
             for (at, amax) in amax[..count].iter().enumerate() {
@@ -95,7 +97,9 @@ impl Loop for Choose<'_> {
             Formula::Bounds(BoundsFormula::Signed) => each!(Bounds, BoundsFormula::Signed, Float32),
             Formula::Bounds(BoundsFormula::Shifted) => each!(Bounds, BoundsFormula::Shifted, Float32),
             Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
-            | Formula::Number(NumberFormula::Floored(_)) => {
+            | Formula::Number(
+                NumberFormula::Floored(_) | NumberFormula::FlooredInType(_) | NumberFormula::FlooredBesideType(_),
+            ) => {
                 unreachable!("done above")
             }
         }

@@ -38,7 +38,7 @@ mod tally;
 mod weight;
 
 pub use blocks::BlockWeightEncoder;
-pub use encoder::{EncodeOptions, Encoder, ScaleChoice};
+pub use encoder::{EncodeArithmetic, EncodeOptions, Encoder, ScaleChoice};
 pub use extremes::Extremes;
 pub(crate) use extremes::count_special;
 pub use geometry::{EncodedPart, Unfit};

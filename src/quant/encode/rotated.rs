@@ -9,6 +9,7 @@ use super::rounding::WeightType;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop};
+use half::{bf16, f16};
 use std::ops::Range;
 
 /// Encodes rows of levels: their values are float32.
@@ -97,6 +98,7 @@ struct Rotate<'a> {
     source: Dtype,
     bytes: &'a [u8],
     size: usize,
+    rounded: WeightType,
     values: &'a mut [f32],
     lane: &'a mut [[u8; 4]],
     wide: &'a mut [[u8; 8]],
@@ -107,7 +109,7 @@ impl Loop for Rotate<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { source, bytes, size, values, lane, wide } = self;
+        let Self { source, bytes, size, rounded, values, lane, wide } = self;
         match WeightType::new(source) {
             Some(weight) => lanes::widen(weight, bytes, values),
             None => {
@@ -121,7 +123,7 @@ impl Loop for Rotate<'_> {
         }
         rotate_float32s(lane, wide, size);
         for (value, lane) in values.iter_mut().zip(&*lane) {
-            *value = f32::from_le_bytes(*lane);
+            *value = rounded.round(f32::from_le_bytes(*lane));
         }
     }
 }
@@ -157,12 +159,14 @@ impl Encoder {
                 *rest = others;
             }
             let (values, lane) = (&mut values[..count], &mut lane[..count]);
-            isa.run(Rotate { source: self.source, bytes, size, values, lane, wide: &mut wide[..count] });
+            let rounded = self.rotated;
+            isa.run(Rotate { source: self.source, bytes, size, rounded, values, lane, wide: &mut wide[..count] });
             // The rotation spreads an infinite value or NaN over a group.
             let special = match WeightType::new(self.source) {
                 Some(weight) if largest(weight, bytes) >= INFINITY => first_special(weight, bytes).map(|at| at / width),
-                Some(_) => None,
-                None => values.iter().position(|value| !value.is_finite()),
+                Some(_) if self.rotated == WeightType::Float32 => None,
+                // Sums can be beyond float16.
+                _ => values.iter().position(|value| !value.is_finite()),
             };
             if let Some(at) = special {
                 tally.take_special(Some(start * columns + at as u64));
@@ -171,18 +175,23 @@ impl Encoder {
                 }
                 continue;
             }
-            match &self.levels {
-                Some(levels) => {
-                    for (part, out) in self.geometry.parts.iter().zip(&mut now) {
-                        if let Some(bytes) = part.fixed().filter(|_| !out.is_empty()) {
-                            out.copy_from_slice(bytes);
-                        }
+            if let Some(levels) = &self.levels {
+                for (part, out) in self.geometry.parts.iter().zip(&mut now) {
+                    if let Some(bytes) = part.fixed().filter(|_| !out.is_empty()) {
+                        out.copy_from_slice(bytes);
                     }
-                    let rows = start..end;
-                    isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
                 }
-                None => self.encode_values(isa, start..end, lane.as_flattened(), &Extremes::default(), &mut now, tally),
+                let rows = start..end;
+                isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
+                continue;
             }
+            let narrow: Vec<u8> = match self.weight {
+                WeightType::Float32 => Vec::new(),
+                WeightType::Bfloat16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+                WeightType::Float16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+            };
+            let values = if self.weight == WeightType::Float32 { lane.as_flattened() } else { &narrow };
+            self.encode_values(isa, start..end, values, &Extremes::default(), &mut now, tally);
         }
     }
 }

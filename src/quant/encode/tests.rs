@@ -89,7 +89,7 @@ fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
     }
 }
 
-/// Returns the layouts of all schemes but those that always rotate, whose loop is in `levels`.
+/// Returns the layouts of all schemes but those that always rotate.
 fn unrotated_layouts() -> impl Iterator<Item = &'static SchemeLayout> {
     let all = SCHEMES.iter().flat_map(|scheme| scheme.layouts);
     all.filter(|stored| stored.row.rotation != RotationUse::Always)
@@ -115,6 +115,43 @@ fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
         }
     }
     assert!(fused > 50, "{fused}");
+}
+
+#[test]
+fn rotated_rows_have_the_same_codes_and_errors_in_all_loops_and_in_any_pieces() {
+    const SHAPE: [u64; 2] = [14, 1280];
+    let rows_at_once = |encoder: &Encoder, source: &[u8], step: u64| {
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        for start in (0..SHAPE[0]).step_by(step as usize) {
+            let rows = start..SHAPE[0].min(start + step);
+            let ranges = encoder.part_ranges(rows.clone());
+            let ranges = ranges.iter().map(|range| range.start as usize..range.end as usize);
+            let mut outputs: Vec<&mut [u8]> = parts.iter_mut().zip(ranges).map(|(part, at)| &mut part[at]).collect();
+            let [first, end] = [rows.start, rows.end].map(|row| (row * encoder.row_bytes()) as usize);
+            let mut tally = EncodeTally::default();
+            encoder.encode(rows, &source[first..end], &Extremes::default(), &mut outputs, &mut tally);
+        }
+        parts
+    };
+    let (mut fused, mut levels) = (0, 0);
+    let all = SCHEMES.iter().flat_map(|scheme| scheme.layouts);
+    for stored in all.filter(|stored| stored.row.rotation != RotationUse::Never) {
+        let of_dtype = |dtype| [(dtype, 64, false), (dtype, 256, true)];
+        for (dtype, size, keeps_type) in
+            [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16].into_iter().flat_map(of_dtype)
+        {
+            let options = EncodeOptions { rotation: Some(size), keeps_type, ..EncodeOptions::default() };
+            let mut encoder = Encoder::new(stored.row, &stored.grid, &SHAPE, dtype, options).unwrap();
+            fused += usize::from(encoder.segments != SegmentLoop::Steps);
+            levels += usize::from(encoder.has_levels());
+            let count = (SHAPE[0] * SHAPE[1]) as usize;
+            for source in [weights(dtype, count), tiny_weights(dtype, count)] {
+                check(&mut encoder, dtype, &source, stored.name);
+                assert!(rows_at_once(&encoder, &source, 1) == rows_at_once(&encoder, &source, 14), "{}", stored.name);
+            }
+        }
+    }
+    assert_eq!((fused, levels), (18, 12));
 }
 
 #[test]
