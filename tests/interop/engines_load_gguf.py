@@ -6,7 +6,9 @@ within a tolerance: it rounds activations to the type that its kernels multiply 
 
 import functools
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import gguf
 import numpy as np
 import torch
 
-from common import Skip, folder, tcast
+from common import FIXTURES, Skip, folder, tcast
 from transformers_reads_gguf import classes, saved
 
 ARCH = gguf.MODEL_ARCH
@@ -76,6 +78,10 @@ MODELS = {
 NOT_IN_TRANSFORMERS = {
     "mixtral", "olmo2", "olmoe", "granite", "granitemoe", "smollm3", "cohere2", "exaone4", "seed_oss", "ernie4_5", "phi",
     "glm4", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}
+# Models whose tokenizer has to be of SentencePiece.
+PIECES = {"gemma2", "nemotron", "ernie4_5"}
+# Tokens that llama.cpp's converter looks for in tokenizers of GLM.
+TOKENS_OF_GLM = ("<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>")
 FLOATS = ("f32", "f16", "bf16")
 FEW = (*FLOATS, "q8_0", "q4_0", "q4_k_m")
 SCHEMES = (*FEW, *"""q4_1 q5_0 q5_1 q2_k q3_k q3_k_s q3_k_m q3_k_l q4_k q4_k_s q5_k q5_k_s q5_k_m q6_k iq4_nl iq4_xs
@@ -174,15 +180,38 @@ def logits(model):
         return model(torch.tensor([TOKENS])).logits[0]
 
 
-def written(path, name, scheme, *options):
-    """Makes a model and its GGUF, and returns the config, the GGUF, and the model that `tcast dequantize` makes of it."""
+def with_added(file, texts):
+    """Adds special tokens to a tokenizer."""
+    tokenizer = json.loads(file.read_text())
+    start = 1 + max([*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])])
+    for at, text in enumerate(texts, start):
+        tokenizer["added_tokens"].append({
+            "id": at, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+            "special": True})
+    file.write_text(json.dumps(tokenizer))
+
+
+def written(path, name, scheme, *options, is_alone=False):
+    """Makes a model and its GGUF, and returns the config, the GGUF, and the model that `tcast dequantize` makes of it. The
+    metadata is that of its folder alone, or of another GGUF."""
     prefix, _, choices = MODELS[name]
-    config, _ = saved(path / "source", *classes(prefix, name), **SIZES | choices)
-    donor(path / "donor.gguf", name, config)
+    tokens = {"vocab_size": 336} if is_alone else {}
+    if is_alone and name == "phi":  # llama.cpp's converter knows models with these numbers only
+        tokens |= {"num_key_value_heads": 4, "intermediate_size": 1024}
+    config, _ = saved(path / "source", *classes(prefix, name), **SIZES | choices | tokens)
+    if is_alone:
+        for file in (FIXTURES / "hf2gguf/llama-bpe").glob("tokenizer*"):
+            shutil.copy(file, path / "source")
+        if name.startswith("glm"):
+            with_added(path / "source/tokenizer.json", TOKENS_OF_GLM)
+        metadata = ("--pre-tokenizer", "llama-bpe")
+    else:
+        donor(path / "donor.gguf", name, config)
+        metadata = ("--metadata-from", path / "donor.gguf")
     line = ("--to", scheme) if scheme in FLOATS else ("--scheme", scheme, "--layout", "gguf")
     command = "cast" if scheme in FLOATS else "quantize"
     out = path / ("m" if options else "m.gguf")
-    line = (*line, "--metadata-from", path / "donor.gguf", *options, "-o", out, "-q")
+    line = (*line, *metadata, *options, "-o", out, "-q")
     tcast(path / "source", *line, command=command)
     out = min(out.iterdir()) if options else out
     line = ("--names", "huggingface", "--config", path / "source", "--to", "f32", "-o", path / "values", "-q")
@@ -218,7 +247,17 @@ def llama_cpp_logits(file, out):
 
 @folder
 def llama_cpp_loads_the_file(path, name, scheme, *options):
-    config, file, ours = written(path, name, scheme, *options)
+    llama_cpp_computes(path, name, scheme, *options)
+
+
+@folder
+def llama_cpp_loads_the_file_of_a_folder(path, name, scheme):
+    llama_cpp_computes(path, name, scheme, is_alone=True)
+
+
+def llama_cpp_computes(path, name, scheme, *options, is_alone=False):
+    """Compares the logits of llama.cpp with those of the values that `tcast dequantize` makes."""
+    config, file, ours = written(path, name, scheme, *options, is_alone=is_alone)
     wanted, found = logits(ours).numpy(), llama_cpp_logits(file, path / "logits.npy")
     assert wanted.shape == found.shape and np.ptp(wanted) > 0.1, (wanted.shape, found.shape, np.ptp(wanted))
     errors = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
@@ -238,6 +277,9 @@ def tests():
             if name not in NOT_IN_TRANSFORMERS:
                 yield f"transformers: {name} in {scheme}", functools.partial(transformers_loads_the_file, name, scheme)
             yield f"llama.cpp: {name} in {scheme}", functools.partial(llama_cpp_loads_the_file, name, scheme)
+        if name not in PIECES:
+            run = functools.partial(llama_cpp_loads_the_file_of_a_folder, name, "q8_0")
+            yield f"llama.cpp: {name} in q8_0, from its folder alone", run
     parts = ("--max-shard-size", "300KB")
     yield "llama.cpp: a model in parts", functools.partial(llama_cpp_loads_the_file, "llama", "q4_k_m", *parts)
     torch.set_num_threads(1)  # and no threads before the workers are forked

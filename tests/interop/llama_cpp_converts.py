@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import engines_load_gguf
 from common import FIXTURES, Skip, folder, tcast
-from engines_load_gguf import MODELS, MOE, ROUTED, SIZES
+from engines_load_gguf import MODELS, MOE, ROUTED, SIZES, TOKENS_OF_GLM, with_added
 from transformers_reads_gguf import saved
 
 LINEAR = {
@@ -50,9 +50,7 @@ RAW = {
     # The converter knows these numbers only.
     "hunyuan_v1_dense": {"max_position_embeddings": 262144}}
 # Models whose tokenizer has to be of SentencePiece. With another one, the converter gives Gemma 3 fewer rows than tokens.
-PIECES = {"gemma2", "gemma3_text", "nemotron", "ernie4_5", "phi3"}
-# Tokens that the converter looks for in tokenizers of GLM.
-TOKENS_OF_GLM = ("<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>")
+PIECES = engines_load_gguf.PIECES | {"gemma3_text", "phi3"}
 # Keys that the converter guesses from names.
 GUESSED = {f"general.{name}" for name in ("name", "basename", "finetune", "version", "organization")}
 # Models of the fixtures whose config is read as it is: transformers 5 fails for some, and adds fields to others that change
@@ -91,17 +89,6 @@ def difference(ours, theirs):
     if isinstance(ours, list) and isinstance(theirs, list):
         return next((pair for pair in zip(ours, theirs) if pair[0] != pair[1]), (len(ours), len(theirs)))
     return ours, theirs
-
-
-def with_added(file, texts):
-    """Adds special tokens to a tokenizer."""
-    tokenizer = json.loads(file.read_text())
-    start = 1 + max([*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])])
-    for at, text in enumerate(texts, start):
-        tokenizer["added_tokens"].append({
-            "id": at, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-            "special": True})
-    file.write_text(json.dumps(tokenizer))
 
 
 @folder

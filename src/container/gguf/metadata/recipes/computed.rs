@@ -129,14 +129,14 @@ pub(super) fn heads_of_lfm2(config: &Config) -> Result<Option<KeyValue>> {
 
 /// A kind of layers of Nemotron-H.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Block {
+pub(super) enum HybridLayer {
     StateSpace,
     Attention,
     Mlp,
     Experts,
 }
 
-impl Block {
+impl HybridLayer {
     /// The kind with one of the names that configs have.
     fn of(name: &str) -> Option<Self> {
         match name {
@@ -150,13 +150,13 @@ impl Block {
 }
 
 /// The kind of each layer of Nemotron-H. llama.cpp has models with MLPs, and models with experts.
-fn blocks(config: &Config) -> Result<Vec<Block>> {
+fn blocks(config: &Config) -> Result<Vec<HybridLayer>> {
     let unknown = || Error::new("config.json has a kind of layers that llama.cpp's nemotron_h does not have");
-    let blocks: Option<Vec<Block>> = match config.find(&["hybrid_override_pattern"]) {
-        Some(Value::String(kinds)) => kinds.split("").filter(|kind| !kind.is_empty()).map(Block::of).collect(),
+    let blocks: Option<Vec<HybridLayer>> = match config.find(&["hybrid_override_pattern"]) {
+        Some(Value::String(kinds)) => kinds.split("").filter(|kind| !kind.is_empty()).map(HybridLayer::of).collect(),
         _ => {
             let kinds = config.list("layers_block_type").ok_or_else(|| lacks("layers_block_type"))?;
-            kinds.iter().map(|kind| Block::of(kind.as_str()?)).collect()
+            kinds.iter().map(|kind| HybridLayer::of(kind.as_str()?)).collect()
         }
     };
     let blocks = blocks.ok_or_else(|| unknown().of(Kind::NotInGguf))?;
@@ -167,7 +167,7 @@ fn blocks(config: &Config) -> Result<Vec<Block>> {
             layer_count(config)?
         )));
     }
-    if blocks.contains(&Block::Mlp) && blocks.contains(&Block::Experts) {
+    if blocks.contains(&HybridLayer::Mlp) && blocks.contains(&HybridLayer::Experts) {
         let what = "has layers with experts and layers with one MLP, which llama.cpp's nemotron_h does not combine";
         return Err(Error::new(what).of(Kind::NotInGguf));
     }
@@ -175,7 +175,7 @@ fn blocks(config: &Config) -> Result<Vec<Block>> {
 }
 
 /// A number for each layer of Nemotron-H: that of a field for layers of a kind, and 0 for others.
-pub(super) fn of_blocks(config: &Config, kind: Block, field: &str) -> Result<Option<KeyValue>> {
+pub(super) fn of_blocks(config: &Config, kind: HybridLayer, field: &str) -> Result<Option<KeyValue>> {
     let count = config.need(field)? as i32;
     let counts = blocks(config)?.into_iter().map(|block| if block == kind { count } else { 0 });
     Ok(Some(KeyValue::Counts(counts.collect())))
@@ -183,7 +183,7 @@ pub(super) fn of_blocks(config: &Config, kind: Block, field: &str) -> Result<Opt
 
 /// True if layers of Nemotron-H have experts. transformers 5 saves the fields of experts for all models.
 pub(super) fn has_expert_blocks(config: &Config) -> Result<bool> {
-    Ok(blocks(config)?.contains(&Block::Experts))
+    Ok(blocks(config)?.contains(&HybridLayer::Experts))
 }
 
 /// A number of models with experts.

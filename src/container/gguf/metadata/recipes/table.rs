@@ -6,10 +6,10 @@
 use super::super::config::{as_count, lacks};
 use super::super::keys::KeyValue;
 use super::computed::{
-    Block, attention_factor, code_llama_end, every_fourth_is_full, full_interval, has_expert_blocks, heads_of_kimi,
-    heads_of_lfm2, hunyuan_base, hunyuan_context, kimi_attention, layer_count, nemotron_factor, no_bos_of_starcoder,
-    of_blocks, of_experts, product, rotated_of_head, rotated_of_head_size, rotated_of_width, sliding_layers, sum,
-    width_of_heads, width_of_lfm2,
+    HybridLayer, attention_factor, code_llama_end, every_fourth_is_full, full_interval, has_expert_blocks,
+    heads_of_kimi, heads_of_lfm2, hunyuan_base, hunyuan_context, kimi_attention, layer_count, nemotron_factor,
+    no_bos_of_starcoder, of_blocks, of_experts, product, rotated_of_head, rotated_of_head_size, rotated_of_width,
+    sliding_layers, sum, width_of_heads, width_of_lfm2,
 };
 use super::rows::{
     Absent, Base, KeyRow, Recipe, TokenizerKind, TokenizerRule, ValueRule, computed, count, count_if, count_or,
@@ -522,15 +522,15 @@ const NEMOTRON_H: &[KeyRow] = &[
     count("ssm.group_count", &["n_groups"]),
     computed("ssm.inner_size", |config| product(config, "mamba_num_heads", "mamba_head_dim")),
     count("ssm.time_step_rank", &["mamba_num_heads"]),
-    computed("attention.head_count_kv", |config| of_blocks(config, Block::Attention, "num_key_value_heads")),
+    computed("attention.head_count_kv", |config| of_blocks(config, HybridLayer::Attention, "num_key_value_heads")),
     fixed("rope.scaling.finetuned", ValueRule::FixedFlag(false)),
     // The model has no positions, so it has no limit.
     fixed("context_length", ValueRule::FixedCount(1 << 20)),
     count("attention.key_length", &["head_dim", "attention_head_dim"]),
     count("attention.value_length", &["head_dim", "attention_head_dim"]),
     computed("feed_forward_length", |config| match has_expert_blocks(config)? {
-        true => of_blocks(config, Block::Experts, "moe_intermediate_size"),
-        false => of_blocks(config, Block::Mlp, "intermediate_size"),
+        true => of_blocks(config, HybridLayer::Experts, "moe_intermediate_size"),
+        false => of_blocks(config, HybridLayer::Mlp, "intermediate_size"),
     }),
     computed("expert_used_count", |config| of_experts(config, "num_experts_per_tok")),
     computed("expert_feed_forward_length", |config| of_experts(config, "moe_intermediate_size")),
