@@ -202,9 +202,10 @@ impl Formula {
     /// The width of integer codes to which zero points are added; `None` for other codes.
     pub(super) fn zero_bits(self) -> Option<u32> {
         match self {
-            Self::Bounds(BoundsFormula::ZeroPoint(bits)) => Some(bits),
+            Self::Bounds(
+                BoundsFormula::ZeroPoint(bits) | BoundsFormula::Centered(bits) | BoundsFormula::Unsigned(bits),
+            ) => Some(bits),
             Self::Bounds(BoundsFormula::Shifted) => Some(4),
-            Self::Bounds(BoundsFormula::Centered(bits) | BoundsFormula::Unsigned(bits)) => Some(bits),
             _ => None,
         }
     }
