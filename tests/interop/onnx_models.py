@@ -7,6 +7,7 @@ Without the package onnxruntime, which `--models` installs together with package
 
 import functools
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -264,6 +265,8 @@ def quantizable(dtype, seed):
         values = random.standard_normal(shape) * 10.0 ** random.uniform(-3, 1)
         if random.random() < 0.3:
             values = random.integers(-16, 17, shape) / 8  # halves of steps, and zeros
+        if random.random() < 0.3:
+            values[:, ::3] *= -0.0  # whole blocks of zeros, of both signs
         return numpy_helper.from_array(values.astype(dtype), name)
 
     weights = [weight("w", inputs, hidden), weight("v", outputs, hidden), weight("u", outputs, inputs), weight("k", 6, 4, 3, 3)]
@@ -342,23 +345,65 @@ def same_as_quantize_static(model, ours):
         assert ours[f"{name}_int8"].raw_data == theirs.raw_data, f"codes of {name}"
 
 
-def same_as_nbits(model, ours, block, is_symmetric):
+def with_nbits(model, block, is_symmetric, **config):
+    """The model as ONNX Runtime's tool quantizes its products."""
     try:
         from onnxruntime.quantization import matmul_nbits_quantizer as tool
     except ModuleNotFoundError as error:
         raise Skip("the tool of ONNX Runtime lacks a package") from error
     logging.disable(logging.INFO)  # it reports every node
-    config = tool.DefaultWeightOnlyQuantConfig(
-        block_size=block, is_symmetric=is_symmetric, quant_format=tool.QuantFormat.QDQ
-    )
-    quantizer = tool.MatMulNBitsQuantizer(model, algo_config=config)
+    formats = {"quant_format": tool.QuantFormat.QDQ} if not config else config
+    config = tool.DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=is_symmetric, **formats)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    quantizer = tool.MatMulNBitsQuantizer(copy, algo_config=config)
     quantizer.process()
-    theirs = initializers(quantizer.model.model)
+    return quantizer.model.model
+
+
+def same_as_nbits(model, ours, block, is_symmetric):
+    theirs = initializers(with_nbits(model, block, is_symmetric))
     name = "w_int4" if is_symmetric else "w_uint4"
     pairs = {name: "w_DQ_Q4", f"{name}_scale": "w_DQ_scales"}
     pairs |= {} if is_symmetric else {f"{name}_zero_point": "w_DQ_zero_points"}
     for one, other in pairs.items():
         assert ours[one].raw_data == theirs[other].raw_data, one
+
+
+def computes_with_codes(bits, is_symmetric, dtype, seed):
+    """MatMulNBits has the bytes of ONNX Runtime's tool, and computes what the decoded model computes."""
+
+    def test():
+        source, out, plain = (folder() / name for name in ("in.onnx", "out.onnx", "plain.onnx"))
+        model, block = quantizable(dtype, seed), [16, 32, 64, 128][seed % 4]
+        onnx.save(model, str(source))
+        flags = ["--layout", "matmulnbits", "--block-size", block, "--min-elements", "0"]
+        scheme = f"int{bits}" if is_symmetric else f"int{bits}-asym"
+        tcast(source, "--scheme", scheme, "-o", out, *flags, command="quantize")
+        tcast(out, "-o", plain, command="dequantize")
+        onnx.checker.check_model(str(plain), full_check=True)
+        if not HAS_RUNTIME:
+            return
+        ours, theirs = onnx.load(str(out)), with_nbits(model, block, is_symmetric, bits=bits)
+        for name, tensor in initializers(theirs).items():
+            one = initializers(ours)[name]
+            assert (one.data_type, one.dims, one.raw_data) == (tensor.data_type, tensor.dims, tensor.raw_data), name
+        described = [
+            [
+                (node.op_type, node.domain, list(node.input), list(node.output), sorted(map(str, node.attribute)))
+                for node in quantized.graph.node
+            ]
+            for quantized in (ours, theirs)
+        ]
+        assert described[0] == described[1], described
+        given = inputs(open_decoding(plain), 3, 1, 3)
+        results = [open_decoding(path).run(None, given) for path in (out, plain)]
+        for one, other in zip(*results, strict=True):
+            # The kernel of MatMulNBits adds the products in another order.
+            size = np.abs(other.astype(np.float64)).max()
+            assert np.allclose(one.astype(np.float64), other, rtol=0, atol=size * (1e-2 if dtype == "float16" else 1e-4))
+
+    return test
 
 
 def decodes_models_of_onnx_runtime():
@@ -414,6 +459,8 @@ def tests():
     for seed, scheme in enumerate(("int8", "fp8", "int4", "int4-asym") * 6):
         dtype = "float16" if seed % 8 > 3 else "float32"
         yield f"quantize {scheme} {dtype} {seed}", quantizes(scheme, dtype, seed)
+    for seed, (bits, is_symmetric, dtype) in enumerate(itertools.product((2, 4, 8), (True, False), ("float32", "float16"))):
+        yield f"int{bits} in blocks, {is_symmetric} {dtype}", computes_with_codes(bits, is_symmetric, dtype, seed)
     yield "dequantize", decodes_models_of_onnx_runtime
     yield "unknown fields", keeps_unknown_bytes
     yield "values", takes_out_every_value

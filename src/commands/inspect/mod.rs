@@ -88,7 +88,7 @@ fn inspect<'a>(
             print(&format!("{gap}{}", listing.text().trim_end()))?;
             gap = "\n";
         }
-        inspected.push(InspectedInput::Listing(listing));
+        inspected.push(InspectedInput::Listing(Box::new(listing)));
     }
     Ok(inspected)
 }
@@ -130,7 +130,7 @@ struct Inspections<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum InspectedInput<'a> {
-    Listing(Listing<'a>),
+    Listing(Box<Listing<'a>>),
     Failed(Value),
 }
 

@@ -221,7 +221,7 @@ impl EncodeGeometry {
                 self.add(layout, Role::ZeroPoint, Dtype::Int8, shape, None)?;
             }
         }
-        if layout.names[0].iter().any(|(role, _)| *role == Role::Shape) {
+        if is_packed && layout.names[0].iter().any(|(role, _)| *role == Role::Shape) {
             let shape: Vec<u8> = self.shape.iter().flat_map(|length| length.to_le_bytes()).collect();
             self.add(layout, Role::Shape, Dtype::Int64, vec![shape.len() as u64 / 8], Some(shape))?;
         }

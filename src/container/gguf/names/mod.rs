@@ -169,13 +169,10 @@ impl NameMapping<'_> {
                 // All of them exist: the check for missing tensors was before.
                 let tensors: Vec<usize> = names.filter_map(|name| self.stored.get(name.as_str()).copied()).collect();
                 let shapes: Vec<&[u64]> = tensors.iter().map(|tensor| self.tensors[*tensor].1).collect();
-                let shape = match located.row.values {
-                    RowValues::Flattened(_) => assembled_shape(&assembly, &shapes).and_then(|shape| flattened(&shape)),
-                    _ => {
-                        let shape = assembled_shape(&assembly, &shapes);
-                        shape.map(|shape| located.dimensions().of_hugging_face(&shape))
-                    }
-                };
+                let shape = assembled_shape(&assembly, &shapes).and_then(|shape| match located.row.values {
+                    RowValues::Flattened(_) => flattened(&shape),
+                    _ => Some(located.dimensions().of_hugging_face(&shape)),
+                });
                 let is_stack = matches!(located.row.values, RowValues::Assembled(_) | RowValues::Flattened(_));
                 let fits = !is_stack
                     || !located.row.is_tensor()

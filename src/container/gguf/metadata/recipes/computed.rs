@@ -152,12 +152,12 @@ impl HybridLayer {
 /// The kind of each layer of Nemotron-H. llama.cpp has models with MLPs, and models with experts.
 fn blocks(config: &Config) -> Result<Vec<HybridLayer>> {
     let unknown = || Error::new("config.json has a kind of layers that llama.cpp's nemotron_h does not have");
-    let blocks: Option<Vec<HybridLayer>> = match config.find(&["hybrid_override_pattern"]) {
-        Some(Value::String(kinds)) => kinds.split("").filter(|kind| !kind.is_empty()).map(HybridLayer::of).collect(),
-        _ => {
-            let kinds = config.list("layers_block_type").ok_or_else(|| lacks("layers_block_type"))?;
-            kinds.iter().map(|kind| HybridLayer::of(kind.as_str()?)).collect()
-        }
+    let pattern = config.find(&["hybrid_override_pattern"]);
+    let blocks: Option<Vec<HybridLayer>> = if let Some(Value::String(kinds)) = pattern {
+        kinds.split("").filter(|kind| !kind.is_empty()).map(HybridLayer::of).collect()
+    } else {
+        let kinds = config.list("layers_block_type").ok_or_else(|| lacks("layers_block_type"))?;
+        kinds.iter().map(|kind| HybridLayer::of(kind.as_str()?)).collect()
     };
     let blocks = blocks.ok_or_else(|| unknown().of(Kind::NotInGguf))?;
     if blocks.len() != layer_count(config)? {

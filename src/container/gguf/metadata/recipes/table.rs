@@ -528,9 +528,12 @@ const NEMOTRON_H: &[KeyRow] = &[
     fixed("context_length", ValueRule::FixedCount(1 << 20)),
     count("attention.key_length", &["head_dim", "attention_head_dim"]),
     count("attention.value_length", &["head_dim", "attention_head_dim"]),
-    computed("feed_forward_length", |config| match has_expert_blocks(config)? {
-        true => of_blocks(config, HybridLayer::Experts, "moe_intermediate_size"),
-        false => of_blocks(config, HybridLayer::Mlp, "intermediate_size"),
+    computed("feed_forward_length", |config| {
+        if has_expert_blocks(config)? {
+            of_blocks(config, HybridLayer::Experts, "moe_intermediate_size")
+        } else {
+            of_blocks(config, HybridLayer::Mlp, "intermediate_size")
+        }
     }),
     computed("expert_used_count", |config| of_experts(config, "num_experts_per_tok")),
     computed("expert_feed_forward_length", |config| of_experts(config, "moe_intermediate_size")),
