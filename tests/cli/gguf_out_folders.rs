@@ -350,3 +350,60 @@ fn hostile_files_of_a_tokenizer_are_refused_at_once() {
         assert!(outcome.code == Some(1) && outcome.stderr.starts_with(start), "{what}: {}", outcome.stderr);
     }
 }
+
+#[test]
+fn inspect_says_in_a_line_which_metadata_a_folder_gives_or_what_is_missing() {
+    let bench = Bench::new();
+    add(&bench, "llama-spm", "m");
+    let lines = |line: &str| -> Vec<String> {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+        outcome.stdout.lines().filter(|line| line.contains("GGUF")).map(str::to_owned).collect()
+    };
+    let found =
+        || serde_json::from_str::<Value>(&bench.run("inspect m --json").stdout).unwrap()["gguf_metadata"].take();
+    assert_eq!(lines("inspect m"), ["GGUF metadata is complete: llama, 2 layers, 500 tokens (SentencePiece)"]);
+    let facts = json!({"is_complete": true, "architecture": "llama", "layers": 2, "tokenizer": "SentencePiece",
+        "tokens": 500, "pre_tokenizer": null, "has_chat_template": false});
+    assert_eq!(found(), facts);
+    // The line is about the whole model.
+    assert!(lines("inspect m --include *norm*").is_empty() && lines("inspect m/model.safetensors").is_empty());
+    fs::remove_file(bench.path("m/tokenizer.model")).unwrap();
+    let (error, remedy) = (
+        "m: has no tokenizer.json and no tokenizer.model",
+        "add --metadata-from MODEL.gguf, which is any GGUF of the same model",
+    );
+    assert_eq!(lines("inspect m"), [format!("GGUF metadata is incomplete: {error}; {remedy}")]);
+    assert_eq!(found(), json!({"is_complete": false, "error": error, "remedy": remedy}));
+    // What is first is what the conversion refuses.
+    let refused = bench.run("cast m --to bf16 -o o.gguf").stderr;
+    assert_eq!(refused, format!("tcast: error: {error}\n  {remedy}\n"));
+    let mut config: Value = serde_json::from_slice(&bench.read("m/config.json")).unwrap();
+    config["model_type"] = json!("bert");
+    bench.write("m/config.json", config.to_string().as_bytes());
+    let start =
+        "GGUF metadata is incomplete: tcast has no GGUF names for the model type 'bert'; make a GGUF with llama.cpp's ";
+    let found_lines = lines("inspect m");
+    assert!(found_lines.len() == 1 && found_lines[0].starts_with(start), "{found_lines:?}");
+    // A config of something else, and no config, say nothing.
+    for config in [Some("{\"_class_name\": \"UNet\"}"), None] {
+        fs::remove_file(bench.path("m/config.json")).unwrap();
+        config.iter().for_each(|text| bench.write("m/config.json", text.as_bytes()));
+        assert!(lines("inspect m").is_empty() && found().is_null());
+    }
+}
+
+#[test]
+fn inspect_names_the_pre_tokenizer_that_is_missing() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    let outcome = bench.run("inspect m");
+    let start = "\nGGUF metadata is incomplete: m: its pre-tokenizer is not one that llama.cpp knows (sha256 ";
+    let end = "); its pre_tokenizer section is that of qwen2: add --pre-tokenizer qwen2, or add --metadata-from MODEL.gguf, which \
+               is any GGUF of the same model\n";
+    assert!(
+        outcome.code == Some(0) && outcome.stdout.contains(start) && outcome.stdout.contains(end),
+        "{}",
+        outcome.stdout
+    );
+}

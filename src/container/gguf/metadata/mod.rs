@@ -27,6 +27,14 @@ pub(crate) use tokenizer::TokenizerFacts;
 /// Ends of the names of classes that generate text. Other classes have other outputs, or none.
 const GENERATORS: [&str; 2] = ["ForCausalLM", "ForConditionalGeneration"];
 
+/// Describes the metadata of a language model in reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MetadataFacts {
+    pub architecture: &'static str,
+    pub layers: u64,
+    pub tokenizer: TokenizerFacts,
+}
+
 /// The metadata of a language model, as its folder gives it.
 #[derive(Debug)]
 pub(crate) struct FolderMetadata {
