@@ -205,6 +205,10 @@ impl<'m> GgufModel<'m> {
         if input.is_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
+        if source.update_of_other_model().is_some() {
+            let error = Error::new("is an adapter, and a GGUF file needs the whole model").in_file(&source.path);
+            return Err(error.of(Kind::Unmerged));
+        }
         let config = input.config()?.and_then(Config::of);
         let given = options.pre_tokenizer.as_deref();
         match (&options.metadata_from, config) {
@@ -379,8 +383,7 @@ impl<'m> NamedModel<'m> {
     /// llama.cpp does not load.
     fn metadata(&self, input: &Model, config: &Config, pre_tokenizer: Option<&str>) -> Result<FolderMetadata> {
         let architecture = self.architecture;
-        let shapes: Vec<(&str, &[u64])> =
-            self.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let shapes: Vec<(&str, &[u64])> = self.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
         let made = of_folder(input.source.config_folder(), config, architecture, &shapes, pre_tokenizer)?;
         let tokens = made.tokenizer.tokens;
         for name in language::OF_TOKENS {
