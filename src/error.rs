@@ -338,6 +338,8 @@ pub enum Kind {
     PartialBlocks,
     /// The model is an adapter, which can be cast but not quantized.
     Adapter,
+    /// The model is an adapter, and a GGUF file of it needs the model that it is for.
+    Unmerged,
     /// Tensors of an adapter match no weight of the model, and could be left out.
     UnmatchedAdapter,
     /// The model has no quantized weights.

@@ -23,7 +23,10 @@ With --include, --exclude or --tensor, tcast lists neither shards nor metadata. 
 with the document of each in the list inputs.
 
 tcast reads only headers, unless you ask for --stats. The histogram shows how the values are distributed over powers of \
-two, and which of them a narrow type would lose.",
+two, and which of them a narrow type would lose.
+
+For a language model in a folder of Hugging Face, a line says which metadata tcast cast and tcast quantize would give a GGUF file, \
+or names the first thing that is missing and what to add to these commands.",
     after_help = "Example: tcast inspect model.safetensors --stats
 --help has more examples.",
     after_long_help = "Examples:
@@ -46,6 +49,14 @@ two, and which of them a narrow type would lose.",
   tcast inspect suspicious.pt --fail-on code
       lists the names of code in a checkpoint of PyTorch; exits with 3 if one may
       do harm
+
+JSON:
+  The page docs/report.md lists all fields. gguf_metadata, only for a language
+  model in a folder of Hugging Face, has is_complete; then either
+    architecture, layers, tokenizer (its kind), tokens (their number),
+    pre_tokenizer (null without one) and has_chat_template,
+  or
+    error: the first thing that is missing, and remedy, or null
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 what --fail-on forbids,

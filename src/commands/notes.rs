@@ -2,7 +2,7 @@
 
 use super::engine_notes::engine_notes;
 use super::messages::{note, print_error, print_message, print_remedy, warn};
-use crate::container::gguf::metadata::TokenizerFacts;
+use crate::container::gguf::metadata::{MetadataFacts, TokenizerFacts};
 use crate::container::gguf::names::OtherPart;
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{self, Kept, Start};
@@ -123,9 +123,7 @@ fn show_lora(shown: &LoraNote) {
 
 fn show_gguf(shown: &GgufNote) {
     match shown {
-        GgufNote::Made { architecture, layers, tokenizer } => {
-            note(&format!("metadata of the folder: {}", metadata(architecture, *layers, tokenizer)));
-        }
+        GgufNote::Made(facts) => note(&format!("metadata of the folder: {}", metadata(facts))),
         GgufNote::Architecture(name) => {
             note(&format!("the tensors are those of {name}, which becomes general.architecture"));
         }
@@ -187,11 +185,12 @@ fn show_gguf(shown: &GgufNote) {
 }
 
 /// Describes the metadata that is made from the folder of a language model.
-pub(super) fn metadata(architecture: &str, layers: u64, tokenizer: &TokenizerFacts) -> String {
+pub(super) fn metadata(facts: &MetadataFacts) -> String {
+    let MetadataFacts { architecture, layers, tokenizer } = facts;
     let TokenizerFacts { kind, tokens, pre_tokenizer, has_template } = tokenizer;
     let pre = pre_tokenizer.as_ref().map(|pre| format!(", pre-tokenizer {}", pre.name)).unwrap_or_default();
     let template = if *has_template { ", chat template" } else { "" };
-    format!("{architecture}, {}, {tokens} tokens ({kind}{pre}){template}", counted(layers, "layer"))
+    format!("{architecture}, {}, {tokens} tokens ({kind}{pre}){template}", counted(*layers, "layer"))
 }
 
 fn show_use(shown: &UseNote) {

@@ -125,6 +125,13 @@ fn of_kind(error: &Error) -> Option<String> {
         }
         Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
         Kind::Adapter => format!("cast it: tcast cast {} --to bfloat16", quoted(error.path()?)),
+        Kind::Unmerged => {
+            let adapter = quoted(error.path()?);
+            format!(
+                "merge it into its model: tcast quantize MODEL --lora {adapter} --layout gguf --scheme q8_0; llama.cpp's \
+                 convert_lora_to_gguf.py makes a GGUF of the adapter alone"
+            )
+        }
         Kind::UnmatchedAdapter => {
             "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
         }

@@ -256,7 +256,8 @@ pub(crate) fn in_effect(options: &DequantizeOptions, model: &Model) -> (Dequanti
 /// Opens a model whose weights are quantized. With `force_codes`, a quantization that tcast does not decode is ignored.
 /// Refuses an adapter: loaders read its tensors as values, without scales.
 pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<Model<'a>> {
-    if let Some(tensor) = source.update_of_other_model() {
+    let is_for_gguf = options.is_gguf() && !source.is_gguf(); // whose planner names another remedy
+    if let Some(tensor) = source.update_of_other_model().filter(|_| !is_for_gguf) {
         let error = Error::new("is an adapter of another model, and loaders take its tensors for values");
         return Err(error.in_file(&source.path).in_tensor(tensor).of(Kind::Adapter));
     }

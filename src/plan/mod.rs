@@ -24,6 +24,8 @@ mod weight_rows;
 pub use codes::Codes;
 pub(crate) use gguf::GgufTask;
 #[cfg(feature = "cli")]
+pub(crate) use gguf::folder_metadata;
+#[cfg(feature = "cli")]
 pub(crate) use metadata::is_owned_key;
 #[doc(hidden)] // for the program
 pub use partition::Partition;

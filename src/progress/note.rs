@@ -2,7 +2,7 @@
 
 use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
-use crate::container::gguf::metadata::TokenizerFacts;
+use crate::container::gguf::metadata::MetadataFacts;
 use crate::container::gguf::names::OtherPart;
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -90,7 +90,7 @@ pub(crate) enum OnnxNote {
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum GgufNote {
     /// The metadata of a language model is made from its folder.
-    Made { architecture: &'static str, layers: u64, tokenizer: TokenizerFacts },
+    Made(MetadataFacts),
     /// The architecture of a diffusion model, recognized by its tensors.
     Architecture(&'static str),
     /// Tensors lose this prefix.

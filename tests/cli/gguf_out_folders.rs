@@ -350,3 +350,163 @@ fn hostile_files_of_a_tokenizer_are_refused_at_once() {
         assert!(outcome.code == Some(1) && outcome.stderr.starts_with(start), "{what}: {}", outcome.stderr);
     }
 }
+
+#[test]
+fn inspect_says_in_a_line_which_metadata_a_folder_gives_or_what_is_missing() {
+    let bench = Bench::new();
+    add(&bench, "llama-spm", "m");
+    let lines = |line: &str| -> Vec<String> {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+        outcome.stdout.lines().filter(|line| line.contains("GGUF")).map(str::to_owned).collect()
+    };
+    let found =
+        || serde_json::from_str::<Value>(&bench.run("inspect m --json").stdout).unwrap()["gguf_metadata"].take();
+    assert_eq!(lines("inspect m"), ["GGUF metadata is complete: llama, 2 layers, 500 tokens (SentencePiece)"]);
+    let facts = json!({"is_complete": true, "architecture": "llama", "layers": 2, "tokenizer": "SentencePiece",
+        "tokens": 500, "pre_tokenizer": null, "has_chat_template": false});
+    assert_eq!(found(), facts);
+    // The line is about the whole model.
+    assert!(lines("inspect m --include *norm*").is_empty() && lines("inspect m/model.safetensors").is_empty());
+    fs::remove_file(bench.path("m/tokenizer.model")).unwrap();
+    let (error, remedy) = (
+        "m: has no tokenizer.json and no tokenizer.model",
+        "add --metadata-from MODEL.gguf, which is any GGUF of the same model",
+    );
+    assert_eq!(lines("inspect m"), [format!("GGUF metadata is incomplete: {error}; {remedy}")]);
+    assert_eq!(found(), json!({"is_complete": false, "error": error, "remedy": remedy}));
+    // What is first is what the conversion refuses.
+    let refused = bench.run("cast m --to bf16 -o o.gguf").stderr;
+    assert_eq!(refused, format!("tcast: error: {error}\n  {remedy}\n"));
+    let mut config: Value = serde_json::from_slice(&bench.read("m/config.json")).unwrap();
+    config["model_type"] = json!("bert");
+    bench.write("m/config.json", config.to_string().as_bytes());
+    let start =
+        "GGUF metadata is incomplete: tcast has no GGUF names for the model type 'bert'; make a GGUF with llama.cpp's ";
+    let found_lines = lines("inspect m");
+    assert!(found_lines.len() == 1 && found_lines[0].starts_with(start), "{found_lines:?}");
+    // A config of something else, and no config, say nothing.
+    for config in [Some("{\"_class_name\": \"UNet\"}"), None] {
+        fs::remove_file(bench.path("m/config.json")).unwrap();
+        config.iter().for_each(|text| bench.write("m/config.json", text.as_bytes()));
+        assert!(lines("inspect m").is_empty() && found().is_null());
+    }
+}
+
+#[test]
+fn inspect_names_the_pre_tokenizer_that_is_missing() {
+    let bench = Bench::new();
+    add(&bench, "qwen2", "m");
+    let outcome = bench.run("inspect m");
+    let start = "\nGGUF metadata is incomplete: m: its pre-tokenizer is not one that llama.cpp knows (sha256 ";
+    let end = "); its pre_tokenizer section is that of qwen2: add --pre-tokenizer qwen2, or add --metadata-from MODEL.gguf, which \
+               is any GGUF of the same model\n";
+    assert!(
+        outcome.code == Some(0) && outcome.stdout.contains(start) && outcome.stdout.contains(end),
+        "{}",
+        outcome.stdout
+    );
+}
+
+/// Changes a JSON file; null removes a member.
+fn edit(bench: &Bench, file: &str, changes: &Value) {
+    let mut value: Value = serde_json::from_slice(&bench.read(file)).unwrap();
+    let members = value.as_object_mut().unwrap();
+    for (name, change) in changes.as_object().unwrap() {
+        match change {
+            Value::Null => members.remove(name),
+            change => members.insert(name.clone(), change.clone()),
+        };
+    }
+    bench.write(file, value.to_string().as_bytes());
+}
+
+#[test]
+fn what_a_folder_cannot_give_is_refused_by_name_with_a_remedy() {
+    const DONOR: &str = "add --metadata-from MODEL.gguf, which is any GGUF of the same model";
+    const CONVERTER: &str =
+        "make a GGUF with llama.cpp's convert_hf_to_gguf.py, and quantize it: tcast quantize MODEL.gguf --scheme q8_0";
+    let config = |changes: Value| move |bench: &Bench| edit(bench, "m/config.json", &changes);
+    let without = |file: &'static str| move |bench: &Bench| fs::remove_file(bench.path(file)).unwrap();
+    let of_kind = |kind: &'static str| {
+        move |bench: &Bench| edit(bench, "m/tokenizer.json", &json!({"model": {"type": kind, "vocab": {}}}))
+    };
+    let python = |bench: &Bench| {
+        edit(bench, "m/tokenizer_config.json", &json!({"auto_map": {"AutoTokenizer": ["t.T", null]}}));
+        fs::remove_file(bench.path("m/tokenizer.json")).unwrap();
+    };
+    let tekken = |bench: &Bench| {
+        fs::rename(bench.path("m/tokenizer.json"), bench.path("m/tekken.json")).unwrap();
+    };
+    let appended = |bench: &Bench| edit(bench, "m/tokenizer_config.json", &json!({"pad_token": "<|other|>"}));
+    let card = |bench: &Bench| bench.write("m/README.md", b"# Qwen3-Reranker-0.6B\n");
+    let rows: [(&str, &dyn Fn(&Bench), &str, &str); 18] = [
+        (
+            "qwen2",
+            &config(json!({"architectures": ["Qwen2VisionModel"]})),
+            "the class Qwen2VisionModel does not ",
+            CONVERTER,
+        ),
+        (
+            "qwen2",
+            &config(json!({"architectures": ["Qwen2Model"]})),
+            "the class Qwen2Model does not generate",
+            CONVERTER,
+        ),
+        (
+            "qwen2",
+            &config(json!({"architectures": ["Qwen2ForSequenceClassification"]})),
+            "the class Qwen2For",
+            CONVERTER,
+        ),
+        ("qwen3_next", &card, "ranks texts, and its GGUF file needs an output", CONVERTER),
+        ("qwen2", &config(json!({"model_type": "bert"})), "has no GGUF names for the model type 'bert'", CONVERTER),
+        ("qwen2", &config(json!({"quantization_config": {"quant_method": "aqlm"}})), "is quantized with AQLM", ""),
+        ("qwen2", &without("m/tokenizer.json"), "has no tokenizer.json and no tokenizer.model", DONOR),
+        ("gemma3", &without("m/tokenizer.model"), "has no tokenizer.json and no tokenizer.model", DONOR),
+        ("qwen2", &of_kind("WordPiece"), "has a tokenizer.json of the kind WordPiece, which llama.cpp does not", DONOR),
+        ("qwen2", &of_kind("Unigram"), "has a tokenizer.json of the kind Unigram, which llama.cpp does not", DONOR),
+        ("qwen2", &python, "has a tokenizer that is Python code, which tcast does not run", DONOR),
+        ("qwen2", &tekken, "has its tokenizer in tekken.json alone, which tcast does not read", DONOR),
+        ("qwen2", &appended, "has the pad_token <|other|>, which tokenizer.json does not have", DONOR),
+        ("qwen3_next", &config(json!({"mlp_only_layers": [0]})), "config.json has mlp_only_layers, and ", CONVERTER),
+        (
+            "qwen3_5_moe_text",
+            &config(json!({"mlp_only_layers": [1]})),
+            "config.json has mlp_only_layers, and ",
+            CONVERTER,
+        ),
+        ("qwen3_next", &config(json!({"layer_types": ["linear_attention"]})), "has 1 layer_types for 2 layers", ""),
+        ("deepseek-v3", &config(json!({"scoring_func": "odd"})), "the router function 'odd' is not one of", CONVERTER),
+        ("kimi_linear", &config(json!({"kv_lora_rank": null})), "config.json has no kv_lora_rank, which llama.cpp", ""),
+    ];
+    for (source, change, error, remedy) in rows {
+        let bench = Bench::new();
+        add(&bench, source, "m");
+        change(&bench);
+        let outcome = bench.run("cast m --to bf16 -o o.gguf");
+        assert_eq!(outcome.code, Some(1), "{source}: {error}: {}", outcome.stderr);
+        let (said, proposed) = outcome.stderr.split_once('\n').unwrap();
+        assert!(said.starts_with("tcast: error: m") && said.contains(error), "{error}: {said}");
+        assert_eq!(proposed.trim(), remedy, "{error}");
+        assert!(!bench.path("o.gguf").exists());
+    }
+}
+
+#[test]
+fn an_adapter_alone_makes_no_gguf() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("style")).unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(fixture("lora/style").join(file), bench.path("style").join(file)).unwrap();
+    }
+    for line in ["cast style --to bf16 -o o.gguf", "quantize style --layout gguf --scheme q8_0 -o o.gguf"] {
+        bench.run(line).expect(
+            1,
+            "",
+            "tcast: error: style: is an adapter, and a GGUF file needs the whole model\n  \
+             merge it into its model: tcast quantize MODEL --lora 'style' --layout gguf --scheme q8_0; llama.cpp's \
+             convert_lora_to_gguf.py makes a GGUF of the adapter alone\n",
+        );
+    }
+}

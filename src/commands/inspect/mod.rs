@@ -1,6 +1,7 @@
 //! `tcast inspect`: lists the contents of files, or of folders of shards.
 
 mod findings;
+mod metadata;
 mod pickle;
 mod row;
 mod text;
@@ -9,6 +10,7 @@ use super::arguments::{check_matched, check_printing, missing_among, read_option
 use super::messages::{print, print_error, print_json, warn};
 use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::gguf::metadata::MetadataFacts;
 use crate::error::{Error, Kind, Result};
 use crate::job;
 use crate::lora::AdapterDescription;
@@ -199,6 +201,9 @@ struct Listing<'a> {
     stats: Vec<Result<Option<Distribution>>>,
     /// Facts about the input, if it is an adapter of another model, or why it could not be merged.
     adapter: Option<Result<AdapterDescription>>,
+    /// The metadata that a GGUF file would get from the folder of a language model, or the first thing that it lacks.
+    /// Tensors that are selected say nothing about it.
+    gguf_metadata: Option<Result<MetadataFacts>>,
     /// Holds what the conditions of the arguments forbid; `None` without conditions, and for code alone.
     findings: Option<Vec<Finding>>,
 }
@@ -215,7 +220,11 @@ impl<'a> Listing<'a> {
         if adapter.is_none() && base.is_some() {
             return Err(Error::usage("is not an adapter, and --base is the base of one").in_file(input));
         }
-        let mut listing = Self { args, input, model, selection, stats: Vec::new(), adapter, findings: None };
+        let mut listing =
+            Self { args, input, model, selection, stats: Vec::new(), adapter, gguf_metadata: None, findings: None };
+        if listing.adapter.is_none() && !listing.is_filtered() {
+            listing.gguf_metadata = plan::folder_metadata(model);
+        }
         if args.stats || args.fail_on.iter().any(|condition| condition.needs_values()) {
             listing.stats = listing.measure();
             model.source.check_unchanged()?;
@@ -329,6 +338,9 @@ impl<'a> Listing<'a> {
         });
         if let Some(Ok(adapter)) = &self.adapter {
             head["adapter"] = adapter.json();
+        }
+        if let Some(metadata) = &self.gguf_metadata {
+            head["gguf_metadata"] = metadata::json(metadata);
         }
         let (problems, method) = (self.problems().collect::<Vec<_>>(), &self.model.found.method);
         if !problems.is_empty() {

@@ -1,7 +1,7 @@
 //! The text that `tcast inspect` prints.
 
 use super::row::InspectedTensor;
-use super::{Listing, pickle};
+use super::{Listing, metadata, pickle};
 use crate::container::checkpoint;
 use crate::error::Result;
 use crate::lora::AdapterDescription;
@@ -33,6 +33,7 @@ impl Listing<'_> {
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
         }
+        text += &self.gguf_metadata.as_ref().map(metadata::text).unwrap_or_default();
         for input in self.source().shards.iter().filter(|_| !self.is_filtered()) {
             let contents = &input.contents;
             for ignored in &contents.ignored {

@@ -39,6 +39,8 @@ use crate::quant::{
 use crate::read::{Model, SourceTensor};
 use crate::select::{KeptReason, Pattern};
 use importance::ImportanceFile;
+#[cfg(feature = "cli")]
+pub(crate) use model::folder_metadata;
 use model::{GgufModel, NewWeight, TensorOrder, WeightOrigin};
 use recover::BlockSearch;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -9,8 +9,10 @@ use super::donor::Donor;
 use super::keys::{KeySource, facts_of};
 use super::rope;
 use crate::blocks::{BlockFormat, ValueChange};
-use crate::container::gguf::metadata::{Config, of_folder};
-use crate::container::gguf::names::{GgufSource, check_known, language_name, other_part, to_gguf};
+use crate::container::gguf::metadata::{Config, FolderMetadata, MetadataFacts, of_folder};
+use crate::container::gguf::names::{
+    GgufSource, GgufTensor, MetadataValue, check_known, language_name, other_part, to_gguf,
+};
 use crate::container::gguf::number_or_first;
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
@@ -22,6 +24,8 @@ use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
 use crate::read::{Model, ModelTensor};
+#[cfg(feature = "cli")]
+use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -201,6 +205,10 @@ impl<'m> GgufModel<'m> {
         if input.is_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
+        if source.update_of_other_model().is_some() {
+            let error = Error::new("is an adapter, and a GGUF file needs the whole model").in_file(&source.path);
+            return Err(error.of(Kind::Unmerged));
+        }
         let config = input.config()?.and_then(Config::of);
         let given = options.pre_tokenizer.as_deref();
         match (&options.metadata_from, config) {
@@ -277,28 +285,20 @@ impl<'m> GgufModel<'m> {
             Description::Donor(_) => config.stored_number(key),
             Description::Folder(_) => config.known_number(key),
         };
-        let mut old = tensors_of(input)?;
-        old.retain(|tensor| other_part(tensor.name, &number).is_none());
-        let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
-        let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
-        let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
-        let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
-        let (architecture, named) = to_gguf(config.model_type(), &number, &named).map_err(refused)?;
+        let named = NamedModel::new(input, config, &number)?;
         let made = match description {
             Description::Donor(donor) => {
-                donor.source().check_architecture(architecture)?;
-                donor.source().check_sizes(architecture, &number)?;
+                donor.source().check_architecture(named.architecture)?;
+                donor.source().check_sizes(named.architecture, &number)?;
                 None
             }
-            Description::Folder(pre_tokenizer) => {
-                let shapes: Vec<(&str, &[u64])> = named.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
-                Some(of_folder(input.source.config_folder(), config, architecture, &shapes, *pre_tokenizer)?)
-            }
+            Description::Folder(pre_tokenizer) => Some(named.metadata(input, config, *pre_tokenizer)?),
         };
         let tokens = match (description, &made) {
             (Description::Donor(donor), _) => donor.source().tokens(),
             (_, made) => made.as_ref().map(|made| made.tokenizer.tokens),
         };
+        let NamedModel { old, architecture, tensors: named } = named;
         let (mut tensors, mut notes) = (Vec::with_capacity(named.len()), Vec::new());
         for tensor in named {
             let first = tensor.source.tensors()[0];
@@ -322,8 +322,7 @@ impl<'m> GgufModel<'m> {
             };
             // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
             if let Some(tokens) = tokens.filter(|tokens| *tokens > 0 && shape[0] > *tokens)
-                && CUT_TO_TOKENS.contains(&architecture)
-                && tensor.name == language::EMBEDDING
+                && is_cut(architecture, &tensor.name)
             {
                 notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: shape[0] - tokens, tokens });
                 shape[0] = tokens;
@@ -344,14 +343,13 @@ impl<'m> GgufModel<'m> {
             }
             (Description::Folder(_), made) => {
                 let made = made.expect("keys are made for a model without a donor");
-                check_tokens(made.tokenizer.tokens, &shapes)?;
                 let computed = rope::computed(&config.to_value(), architecture)?;
                 let factors =
                     |tensor: &ComputedTensor| GgufNote::Factors { name: tensor.name, donor: None, is_described: true };
                 notes.extend(computed.iter().map(factors));
-                let find = |key: &str| number_or_first(&made.keys.iter().find(|known| known.name == key)?.value);
-                let facts = facts_of(architecture, &find);
-                notes.insert(0, GgufNote::Made { architecture, layers: facts.layers, tokenizer: made.tokenizer });
+                let facts = facts_of_keys(architecture, &made.keys);
+                let tokenizer = made.tokenizer;
+                notes.insert(0, GgufNote::Made(MetadataFacts { architecture, layers: facts.layers, tokenizer }));
                 (computed, made.keys, facts)
             }
         };
@@ -359,13 +357,79 @@ impl<'m> GgufModel<'m> {
     }
 }
 
-/// Refuses a tokenizer with another number of tokens than the model has rows, which llama.cpp does not load.
-fn check_tokens(tokens: u64, shapes: &HashMap<&str, &[u64]>) -> Result<()> {
-    for name in language::OF_TOKENS {
-        if let Some(rows) = shapes.get(name).and_then(|shape| shape.first()).filter(|rows| **rows != tokens) {
-            let what = format!("has a tokenizer of {tokens} tokens, and {name} has {rows} rows");
-            return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
-        }
+/// A language model of Hugging Face, with the names of GGUF.
+struct NamedModel<'m> {
+    /// The tensors of the language model alone.
+    old: Vec<OldTensor<'m>>,
+    architecture: &'static str,
+    /// The tensors of the new file. Their sources are indices in `old`.
+    tensors: Vec<GgufTensor>,
+}
+
+impl<'m> NamedModel<'m> {
+    /// Names the tensors of a model. `number` returns the value of a key of the config.
+    fn new(input: &'m Model, config: &Config, number: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<Self> {
+        let mut old = tensors_of(input)?;
+        old.retain(|tensor| other_part(tensor.name, number).is_none());
+        let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
+        let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
+        let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
+        let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
+        let (architecture, tensors) = to_gguf(config.model_type(), number, &named).map_err(refused)?;
+        Ok(Self { old, architecture, tensors })
     }
-    Ok(())
+
+    /// Makes the keys from the folder. Refuses a tokenizer with another number of tokens than the model has rows, which
+    /// llama.cpp does not load.
+    fn metadata(&self, input: &Model, config: &Config, pre_tokenizer: Option<&str>) -> Result<FolderMetadata> {
+        let architecture = self.architecture;
+        let shapes: Vec<(&str, &[u64])> = self.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let made = of_folder(input.source.config_folder(), config, architecture, &shapes, pre_tokenizer)?;
+        let tokens = made.tokenizer.tokens;
+        for name in language::OF_TOKENS {
+            let shape = shapes.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape);
+            let rows = shape.and_then(|shape| shape.first().copied()).unwrap_or(tokens);
+            let is_cut = tokens > 0 && rows > tokens && is_cut(architecture, name);
+            if rows != tokens && !is_cut {
+                let what = format!("has a tokenizer of {tokens} tokens, and {name} has {rows} rows");
+                return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// True for a table that loses the rows of tokens that the tokenizer does not have.
+fn is_cut(architecture: &str, name: &str) -> bool {
+    CUT_TO_TOKENS.contains(&architecture) && name == language::EMBEDDING
+}
+
+/// Returns the facts about a language model that its types depend on.
+fn facts_of_keys(architecture: &'static str, keys: &[GgufKey]) -> LanguageModel<'static> {
+    facts_of(architecture, &|key: &str| number_or_first(&keys.iter().find(|known| known.name == key)?.value))
+}
+
+/// Describes the metadata that a GGUF file gets from the folder of a language model, or the first thing that it lacks;
+/// `None` for other inputs. Reads no tensors.
+#[cfg(feature = "cli")]
+pub(crate) fn folder_metadata(input: &Model) -> Option<Result<MetadataFacts>> {
+    if input.source.folder.is_none() || input.source.is_gguf() || input.is_model() {
+        return None;
+    }
+    let config = input.config().ok().flatten().and_then(Config::of)?;
+    Some(metadata_facts(input, &config))
+}
+
+#[cfg(feature = "cli")]
+fn metadata_facts(input: &Model, config: &Config) -> Result<MetadataFacts> {
+    if check_known(config.model_type()).is_err() {
+        let what = format!("tcast has no GGUF names for the model type '{}'", shorten(config.model_type()));
+        return Err(Error::new(what).of(Kind::NotInGguf));
+    }
+    let named = NamedModel::new(input, config, &|key| config.known_number(key))?;
+    let architecture = named.architecture;
+    let made = named.metadata(input, config, None)?;
+    rope::computed(&config.to_value(), architecture)?;
+    let layers = facts_of_keys(architecture, &made.keys).layers;
+    Ok(MetadataFacts { architecture, layers, tokenizer: made.tokenizer })
 }

@@ -27,6 +27,14 @@ pub(crate) use tokenizer::TokenizerFacts;
 /// Ends of the names of classes that generate text. Other classes have other outputs, or none.
 const GENERATORS: [&str; 2] = ["ForCausalLM", "ForConditionalGeneration"];
 
+/// Describes the metadata of a language model in reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MetadataFacts {
+    pub architecture: &'static str,
+    pub layers: u64,
+    pub tokenizer: TokenizerFacts,
+}
+
 /// The metadata of a language model, as its folder gives it.
 #[derive(Debug)]
 pub(crate) struct FolderMetadata {
@@ -53,6 +61,8 @@ pub(crate) fn of_folder(
         return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
     };
     check_class(config)?;
+    check_is_no_reranker(folder, config)?;
+    check_experts(config)?;
     let mut keys = Keys::default();
     keys.set(ARCHITECTURE, KeyValue::Text(architecture.to_owned()));
     general::add(folder, config, tensors, &mut keys)?;
@@ -87,4 +97,35 @@ fn check_class(config: &Config) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// Refuses a model that ranks texts, which has the class of one that generates them: llama.cpp's converter knows it by its
+/// names, and adds an output that the folder does not have.
+fn check_is_no_reranker(folder: &Path, config: &Config) -> Result<()> {
+    const NAMES: [&str; 2] = ["qwen3-reranker", "qwen3-vl-reranker"];
+    if !config.model_type().starts_with("qwen3") {
+        return Ok(());
+    }
+    let own = folder.canonicalize().unwrap_or_default();
+    let named =
+        [own.file_name().and_then(|name| name.to_str()), config.raw().get("_name_or_path").and_then(Value::as_str)];
+    let card = tokenizer::text_file(folder, "README.md").ok().flatten().unwrap_or_default().to_lowercase();
+    let is_named = |name: &&str| named.iter().flatten().any(|own| own.to_lowercase().contains(*name));
+    let has_title = |name: &&str| card.contains(&format!("# {name}"));
+    if NAMES.iter().any(|name| is_named(name) || has_title(name)) {
+        let what = "ranks texts, and its GGUF file needs an output that the folder does not have";
+        return Err(Error::new(what).in_file(folder).of(Kind::NotInGguf));
+    }
+    Ok(())
+}
+
+/// Refuses a model with layers without experts, where every layer of llama.cpp's has them.
+fn check_experts(config: &Config) -> Result<()> {
+    const FIELD: &str = "mlp_only_layers";
+    let has_experts = ["qwen3_next", "qwen3_5_moe_text"].contains(&config.model_type());
+    if has_experts && config.list(FIELD).is_some_and(|layers| !layers.is_empty()) {
+        let what = format!("config.json has {FIELD}, and llama.cpp's models of this type have experts in all layers");
+        return Err(Error::new(what).of(Kind::NotInGguf));
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const MODEL: &str = "tokenizer.model";
-const CONFIG: &str = "tokenizer_config.json";
+pub(super) const CONFIG: &str = "tokenizer_config.json";
 /// Maximum length of a file. The largest tokenizers have some 40 MiB.
 const MOST: u64 = 256 << 20;
 /// Maximum number of chat templates.

@@ -17,6 +17,7 @@ use super::recipes::{KeyRow, TokenizerKind, TokenizerRule};
 use crate::container::gguf::GgufKey;
 use crate::container::gguf::write::KeyList;
 use crate::error::{Error, Kind, Result};
+use crate::io::open::is_missing;
 use crate::text::shorten;
 use file::TokenizerFile;
 use files::{MODEL, TOKENIZER, TokenizerFiles};
@@ -28,6 +29,8 @@ use std::path::Path;
 /// The files that can have the tokens of a model.
 #[cfg(feature = "cli")]
 pub(crate) const TOKENIZERS: [&str; 2] = [TOKENIZER, MODEL];
+/// The tokenizer of Mistral's own format.
+const TEKKEN: &str = "tekken.json";
 /// llama.cpp's numbers of the types of tokens.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
@@ -194,6 +197,9 @@ impl TokenizerWriter<'_> {
             None if self.files.setting("auto_map").is_some() => {
                 "has a tokenizer that is Python code, which tcast does not run".to_owned()
             }
+            None if !is_missing(&self.folder.join(TEKKEN)) => {
+                format!("has its tokenizer in {TEKKEN} alone, which tcast does not read")
+            }
             None => format!("has no {TOKENIZER} and no {MODEL}"),
         };
         Err(self.refused(Error::new(what)))
@@ -239,6 +245,18 @@ impl TokenizerWriter<'_> {
                 next += 1;
             }
             texts.insert(token.id, &token.content);
+        }
+        // transformers appends a token that only its config names.
+        let named = SPECIAL_FIELDS.iter().filter_map(|field| {
+            let token = self.files.setting(field)?;
+            Some((field, token.get("content").unwrap_or(token).as_str()?))
+        });
+        let is_known = |text: &str| own.contains(text) || file.added_tokens().iter().any(|token| token.content == text);
+        for (field, text) in named {
+            if !text.is_empty() && !is_known(text) {
+                let what = format!("has the {field} {}, which {TOKENIZER} does not have", shorten(text));
+                return Err(self.refused(Error::new(what).in_file(&self.folder.join(files::CONFIG))));
+            }
         }
         let count = self.count(&["vocab_size"], texts.len())?;
         if let Some(number) = texts.keys().copied().filter(|number| *number >= count).max() {
