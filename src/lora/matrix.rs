@@ -276,7 +276,7 @@ impl<const VECTORS: usize> Loop for MultiplyRows<'_, VECTORS> {
     fn run(self) {
         let Self { left, right, columns, factor, out } = self;
         let (all, width) = ((columns.end - columns.start) as usize, LANES * VECTORS);
-        let mut tile = Tile { lines: vec![[[0.0; LANES]; VECTORS]; right.rows as usize], factor };
+        let mut tile = MergeTile { lines: vec![[[0.0; LANES]; VECTORS]; right.rows as usize], factor };
         let mut padded = Vec::new();
         for start in (0..all).step_by(width) {
             let (count, from) = (width.min(all - start), columns.start + start as u64);
@@ -300,12 +300,12 @@ impl<const VECTORS: usize> Loop for MultiplyRows<'_, VECTORS> {
 }
 
 /// Some columns of the right matrix, line by line.
-struct Tile<const VECTORS: usize> {
+struct MergeTile<const VECTORS: usize> {
     lines: Vec<[[f64; LANES]; VECTORS]>,
     factor: f64,
 }
 
-impl<const VECTORS: usize> Tile<VECTORS> {
+impl<const VECTORS: usize> MergeTile<VECTORS> {
     /// Adds to the columns from `start` on of all rows, which have this width.
     #[allow(clippy::inline_always, reason = "only inlined code is compiled for the instruction set")]
     #[inline(always)]

@@ -173,6 +173,7 @@ fn every_example_of_the_help_works() {
         bench.add_checkpoint("llama-fp8", "llama-fp8");
         bench.add_checkpoint("llama-fp8", "tiny-fp8");
         bench.add_checkpoint("../gguf/tiny-llama", "tiny-llama");
+        bench.add_checkpoint("../lora/style", "style");
         fs::copy(fixture("gguf/tiny.gguf"), bench.path("tiny.gguf")).unwrap();
         if example.starts_with("quantize") {
             fs::remove_dir_all(bench.path("llama-fp8")).unwrap(); // which it writes
