@@ -31,7 +31,9 @@ use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
 pub(crate) use matrix::{widen, widen_to};
-pub(crate) use modules::{AdapterSummary, MappedModule};
+pub(crate) use modules::AdapterSummary;
+#[cfg(feature = "cli")]
+pub(crate) use modules::MappedModule;
 use modules::{Changes, unmatched};
 use names::BaseNames;
 use serde_json::Value;
