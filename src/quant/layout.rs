@@ -146,7 +146,7 @@ pub enum Packing {
     Flat,
     /// One stream through all rows, low bits of a byte first (ONNX).
     Stream,
-    /// One stream through all rows, of [`codes_in_bytes`] codes in a row of bytes. Of codes of 3, 5, 6 and 7 bits, the
+    /// One stream through all rows, of `codes_in_bytes` codes in a row of bytes. Of codes of 3, 5, 6 and 7 bits, the
     /// first have the low bits of a byte each, and the rest of the bits hold the others (SDNQ). Codes of 8 bits have the
     /// shape of the weight, whose groups can be a dimension.
     Units,
