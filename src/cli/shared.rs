@@ -188,7 +188,7 @@ pub struct ShardArgs {
 /// Makes an argument of a command conflict with `--finish`, unless it has an effect there too.
 pub(super) fn of_finish(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "finish" | "json" | "no_sync" | "quiet" | "threads" => arg,
+        "color" | "finish" | "json" | "no_sync" | "quiet" | "threads" => arg,
         _ => arg.conflicts_with("finish"),
     }
 }

@@ -43,7 +43,7 @@ fn subcommands_and_flags_are_known() {
     assert_eq!(completed(&bench, "tcast cast x.npy --max"), ["--max-shard-size"]);
     assert!(completed(&bench, "tcast inspect -").contains(&"--stats".to_owned()));
     assert_eq!(completed(&bench, "tcast quantize m --scheme nv"), ["nvfp4"]);
-    assert_eq!(completed(&bench, "tcast quantize m --layout m"), ["modelopt", "mlx", "mxfp8"]);
+    assert_eq!(completed(&bench, "tcast quantize m --layout m"), ["modelopt", "matmulnbits", "mlx", "mxfp8"]);
     assert_eq!(completed(&bench, "tcast quantize m --rule a.*=int8"), ["a.*=int8", "a.*=int8a16", "a.*=int8-asym"]);
     // Flags are not in the way of files.
     assert_eq!(completed(&bench, "tcast inspect "), ["x.npy"]);
