@@ -128,7 +128,7 @@ fn of_kind(error: &Error) -> Option<String> {
         Kind::Unmerged => {
             let adapter = quoted(error.path()?);
             format!(
-                "merge it into its model: tcast quantize MODEL --lora {adapter} --layout gguf --scheme q8_0; llama.cpp's \
+                "merge it into its model: name the model in its place, and add --lora {adapter}; llama.cpp's \
                  convert_lora_to_gguf.py makes a GGUF of the adapter alone"
             )
         }

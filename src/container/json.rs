@@ -24,11 +24,8 @@ impl<'de> Deserialize<'de> for StringPairs {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringPairs, A::Error> {
-                let mut pairs: Vec<(String, String)> = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StringPairs, A::Error> {
+                let pairs: Vec<(String, String)> = collect_members(map)?;
                 let mut seen = HashSet::with_capacity(pairs.len());
                 match pairs.iter().find(|(key, _)| !seen.insert(&**key)) {
                     Some((key, _)) => Err(twice(key)),

@@ -22,7 +22,7 @@ pub(crate) struct AdapterDescription {
     pub whole: usize,
     /// The last parts of the names of its modules, and their numbers.
     pub targets: BTreeMap<String, usize>,
-    /// What it changes in a base, if one is given.
+    /// Names the weights of the base that it changes, if a base is given.
     pub merge: Option<AdapterSummary>,
 }
 

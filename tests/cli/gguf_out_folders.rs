@@ -508,7 +508,7 @@ fn an_adapter_alone_makes_no_gguf() {
             1,
             "",
             "tcast: error: style: is an adapter, and a GGUF file needs the whole model\n  \
-             merge it into its model: tcast quantize MODEL --lora 'style' --layout gguf --scheme q8_0; llama.cpp's \
+             merge it into its model: name the model in its place, and add --lora 'style'; llama.cpp's \
              convert_lora_to_gguf.py makes a GGUF of the adapter alone\n",
         );
     }

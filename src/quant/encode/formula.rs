@@ -91,7 +91,7 @@ pub(super) enum BoundsFormula {
     Unsigned(u32),
 }
 
-/// What is rounded to an integer, halves away from zero.
+/// Says which number is rounded to an integer, halves away from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Away {
     /// The quotient, before the zero point is added.

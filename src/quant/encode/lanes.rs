@@ -81,7 +81,7 @@ pub(super) struct Division {
     pub(super) has_zeros: bool,
     /// True if zeros are offsets, which are subtracted from values before they are divided.
     pub(super) has_offsets: bool,
-    /// What is first rounded to an integer, halves away from zero.
+    /// Says which number is rounded to an integer, halves away from zero, before codes are chosen.
     pub(super) away: Option<Away>,
 }
 

@@ -117,6 +117,10 @@ impl ModelGraph<'_> {
                     Dtype::Uint4 => Some(4),
                     _ => None,
                 };
+                let codes_of_element = unsigned_bits.map_or(1, |bits| u64::from(dtype(codes).bits() / bits));
+                if tensors[codes].shape.last().is_some_and(|length| length.checked_mul(codes_of_element).is_none()) {
+                    return Err("its codes are too many"); // of a table without rows, which is small
+                }
                 (CodesForm::Gather { axis, block_size: length(block_size)?, unsigned_bits }, None)
             }
         };

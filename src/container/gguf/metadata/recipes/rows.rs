@@ -1,4 +1,4 @@
-//! What a recipe says: keys, and the rules for their values and for the tokenizer.
+//! Defines recipes: keys, and the rules for their values and for the tokenizer.
 
 use super::super::config::{Config, lacks};
 use super::super::keys::KeyValue;
