@@ -233,10 +233,11 @@ impl<T> DerefMut for OnDemand<T> {
     }
 }
 
-/// Returns the description of the whole command line, with the arguments of all subcommands.
+/// Returns the description of the command line with the arguments of all subcommands, but without what clap adds when it
+/// builds the whole, such as `help`. It is for lookups: clap cannot build it again.
 #[must_use]
 pub fn command() -> clap::Command {
     let mut command = Cli::command();
-    command.build();
+    command.get_subcommands_mut().for_each(clap::Command::build);
     command
 }

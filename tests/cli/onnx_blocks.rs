@@ -263,7 +263,7 @@ fn nodes_whose_blocks_are_not_described_stay() {
     // A table of no rows, each of 2^63 - 1 bytes.
     let dims = [&[0x08, 0, 0x08][..], &[0xff; 8], &[0x7f]].concat();
     let codes = field(5, &[dims, number(2, UINT8), field(8, b"c"), field(9, &[])].concat());
-    let table = node("GatherBlockQuantized", &["c", "i", "s"], &[("block_size", 16), ("bits", 4)]);
+    let table = node("GatherBlockQuantized", &["c", "i", "s"], &[("block_size", 16), ("bits", 2)]);
     bench.write("in.onnx", &model(&[table, codes, scales.clone()].concat()));
     let message = "tcast: error: in.onnx: has no node with codes that tcast can decode\n  \
                    node 'n' (GatherBlockQuantized) stays: its codes are too many\n";

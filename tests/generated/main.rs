@@ -5,6 +5,7 @@
 
 mod man;
 
+use clap::CommandFactory;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -27,15 +28,11 @@ fn check(path: &str, generated: &[u8]) {
     assert!(found == generated, "{path} is stale: refresh it with TCAST_REFRESH=1 cargo test --test generated");
 }
 
-/// The subcommands but `help`, which has no page.
-fn subcommands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
-    command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help")
-}
-
 /// The pages by file, the program's own first.
 fn man_pages() -> Vec<(String, String)> {
-    let command = tcast::cli::command();
-    let subcommands = subcommands(&command);
+    let mut command = tcast::cli::Cli::command();
+    command.build();
+    let subcommands = command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help");
     let pages: Vec<(String, &clap::Command)> = std::iter::once(("tcast".to_owned(), &command))
         .chain(subcommands.map(|subcommand| (format!("tcast-{}", subcommand.get_name()), subcommand)))
         .collect();
@@ -60,7 +57,7 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
     let plain = |page: &str| page.replace("\\c\n", "").replace("\\ ", " ").replace("\\-", "-").replace("\\(aq", "'");
     let pages: Vec<(String, String)> = man_pages().into_iter().map(|(path, page)| (path, plain(&page))).collect();
     let mut seen = 0;
-    for subcommand in subcommands(&tcast::cli::command()) {
+    for subcommand in tcast::cli::command().get_subcommands() {
         let path = format!("man/tcast-{}.1", subcommand.get_name());
         let (_, page) = pages.iter().find(|(found, _)| *found == path).unwrap();
         for long in subcommand.get_arguments().filter_map(clap::Arg::get_long) {
@@ -112,7 +109,7 @@ fn man_pages_list_schemes_and_values_of_flags() {
 #[test]
 fn man_pages_show_no_default_of_a_switch() {
     let mut seen = 0;
-    for subcommand in subcommands(&tcast::cli::command()) {
+    for subcommand in tcast::cli::command().get_subcommands() {
         let page = fs::read_to_string(root().join(format!("man/tcast-{}.1", subcommand.get_name()))).unwrap();
         assert!(!page.contains("[default: false]"), "{}", subcommand.get_name());
         seen += page.matches("[default: ").count();

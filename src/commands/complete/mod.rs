@@ -11,14 +11,14 @@
 mod line;
 
 use super::messages::print_message;
-use crate::cli;
+use crate::cli::Cli;
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
 use crate::plan::is_owned_key;
 use crate::quant::SCHEMES;
 use crate::text::{as_glob, visible};
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, ValueCompleter, complete as engine,
 };
@@ -80,7 +80,9 @@ fn lines(found: impl IntoIterator<Item = (String, String)>) -> String {
 fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let Some((last, earlier)) = words.split_last() else { return Vec::new() };
     let asks_for_flags = last.to_string_lossy().starts_with('-');
-    let mut command = with_completers(cli::command(), last, earlier);
+    let mut command = Cli::command();
+    command.build(); // else the flags of subcommands would be unknown
+    let mut command = with_completers(command, last, earlier);
     let (at, folder) = (earlier.len(), env::current_dir().ok());
     let found = engine(&mut command, words, at, folder.as_deref()).unwrap_or_default();
     let found = found.iter().filter_map(|candidate| {
