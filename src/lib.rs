@@ -101,7 +101,6 @@ mod threads;
 pub use tcast_slice as slice;
 pub use tcast_slice::{dtype, kernel};
 
-#[cfg(test)]
 use tcast_slice::random;
 
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`slice`](mod@slice) converts.

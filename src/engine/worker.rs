@@ -273,8 +273,11 @@ impl<'a> Worker<'a> {
         let source = weight.rows.read(part.rows(), &mut values)?;
         let (start, count) = (part.start * columns, part.count() * columns as usize);
         let result = &mut self.results.bytes[place.clone()];
-        let counts = run_kernel(kernel, conversion, weight.elements(), start, source, result, count);
-        let counts = counts.map_err(|error| step.error(error))?;
+        let mut counts = Counts::default();
+        let rounded = weight.rounded(start, source, &mut counts);
+        let rounded = rounded.as_deref().unwrap_or(source);
+        let cast = run_kernel(kernel, conversion, weight.elements(), start, rounded, result, count);
+        counts += cast.map_err(|error| step.error(error))?;
         let mut found = self.findings(at, conversion, counts, start, source, count);
         if let Some(comparer) = comparer(step, self.detail) {
             found.tally = Some(Box::new(comparer.tally(start, [source, &self.results.bytes[place.clone()]], count)));

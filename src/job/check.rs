@@ -86,6 +86,7 @@ pub(super) fn plans<'a>(
         accuracy_level: job.task.accuracy_level(),
         data_file: data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str),
         merges: (!merges.is_empty()).then_some(&merges),
+        rounding: job.task.contents().and_then(|contents| contents.rounding),
         threads: job.threads,
     };
     let in_file = |error: Error| error.in_file(&source.path);

@@ -6,7 +6,7 @@ use crate::container::gguf::is_kind;
 use crate::error::{Error, Result};
 use crate::io::open::{Links, read_regular};
 use crate::select::Pattern;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -65,6 +65,17 @@ pub struct ContentOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "ADAPTER[=STRENGTH]", hide_short_help = true))]
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub lora: Vec<AdapterOption>,
+
+    /// How merged values are rounded: stochastic, up or down at random [default: to nearest]
+    ///
+    /// The probability is the distance from the other neighbour, so that small deltas survive on average, with more noise. The
+    /// random numbers depend on SEED [default: 0], the name of the weight and the element, never on threads.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "stochastic[=SEED]", requires = "lora", hide_short_help = true)
+    )]
+    pub rounding: Option<StochasticRounding>,
 
     /// Exit with 3 if less of the delta of a weight is kept: 1 is all of it
     ///
@@ -152,6 +163,37 @@ impl FromStr for AdapterOption {
         }
         Ok(Self { path: path.into(), strength })
     }
+}
+
+/// `stochastic[=SEED]`: merged values are rounded up or down at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StochasticRounding {
+    /// The number that chooses the random numbers.
+    pub seed: u64,
+}
+
+impl Display for StochasticRounding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stochastic={}", self.seed)
+    }
+}
+
+impl FromStr for StochasticRounding {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (method, seed) = text.split_once('=').unwrap_or((text, "0"));
+        let seed = seed.parse().ok().filter(|_| method == "stochastic");
+        seed.map(|seed| Self { seed }).ok_or_else(|| {
+            Error::new(format!("it is stochastic, or stochastic=SEED with a seed from 0 to {}", u64::MAX))
+        })
+    }
+}
+
+/// Serializes a value as on the command line.
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn as_text<S: Serializer>(value: &Option<StochasticRounding>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    value.map(|value| value.to_string()).serialize(serializer)
 }
 
 /// `KEY=VALUE`: a value of the metadata.

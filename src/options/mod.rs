@@ -13,7 +13,7 @@ mod task;
 
 pub use crate::container::checkpoint::{ExpertForm, Naming};
 pub use crate::quant::{Arithmetic, ScaleChoice};
-pub use contents::{AdapterOption, Addition, ContentOptions, SetValue};
+pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
 pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};

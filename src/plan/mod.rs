@@ -53,7 +53,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::lora::{AdapterSummary, Merges};
 use crate::operator::Operator;
-use crate::options::{ExpertForm, ModelOptions, Task};
+use crate::options::{ExpertForm, ModelOptions, StochasticRounding, Task};
 use crate::progress::{Note, Observer};
 use crate::read::{Model, Share};
 use crate::select::{Rename, Selection};
@@ -87,6 +87,8 @@ pub struct Request<'a> {
     pub data_file: Option<&'a str>,
     /// The changes that adapters make.
     pub(crate) merges: Option<&'a Merges>,
+    /// How merged values are rounded, unless to nearest.
+    pub(crate) rounding: Option<StochasticRounding>,
     /// Number of threads that search for codes, and that write a long header.
     pub threads: usize,
 }
@@ -106,6 +108,7 @@ impl<'a> Request<'a> {
             accuracy_level: None,
             data_file: None,
             merges: None,
+            rounding: None,
             threads: 1,
         }
     }

@@ -2,9 +2,13 @@
 
 use super::weight_rows::{SharedExtremes, WeightRows};
 use crate::conversion::{Conversion, NamedElements};
-use crate::error::Result;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::kernel::{Counts, Loss};
+use crate::options::StochasticRounding;
 use crate::quant::{
-    BlockWeightEncoder, EncodeTally, EncodedPart, Extremes, Recoverer, ScaleMatch, SharedScale, Transcoder,
+    BlockWeightEncoder, Dither, EncodeTally, EncodedPart, Extremes, Neighbours, Recoverer, ScaleMatch, SharedScale,
+    Transcoder, WeightEncoder,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +21,8 @@ pub(crate) struct Quantization<'a> {
     /// The name of its scheme.
     pub scheme: &'static str,
     pub codes: CodesSource<'a>,
+    /// The random numbers with which its values are rounded; `None` rounds them to the nearest.
+    pub dither: Option<Dither>,
 }
 
 /// Source of the codes and scales of a weight.
@@ -75,6 +81,42 @@ impl Quantization<'_> {
         NamedElements { count: encoder.rows() * encoder.columns(), shape: encoder.shape(), fortran_order: false }
     }
 
+    /// Lets the values that adapters change be rounded at random, by its final name. Others stay as near as they can be.
+    pub(super) fn round_at_random(&mut self, rounding: StochasticRounding) -> Result<()> {
+        if self.rows.merges().next().is_none() {
+            return Ok(());
+        }
+        let refused = match (&self.codes, &self.rows.encoder) {
+            (CodesSource::Cast(conversion), _) => {
+                let to = conversion.to.dtype();
+                (to != Dtype::Float64 && Neighbours::of(to).is_none()).then(|| format!("values of {to}"))
+            }
+            (_, WeightEncoder::Grid(encoder)) => (!encoder.has_dither()).then(|| "rotated values".to_owned()),
+            (_, encoder) => Some(format!("the blocks of {}", encoder.parts()[0].format.map_or("GGUF", |it| it.name))),
+        };
+        if let Some(what) = refused {
+            let error = Error::usage(format!("{what} cannot be rounded at random")).in_tensor(&self.name);
+            return Err(error.without("rounding"));
+        }
+        self.dither = Some(Dither::new(rounding.seed, &self.name));
+        Ok(())
+    }
+
+    /// Rounds values to plain numbers at random, as float64, from an element on. Adds to the counts what the conversion of
+    /// the result does not show. `None` if they are rounded to nearest.
+    pub(crate) fn rounded(&self, first: u64, values: &[u8], counts: &mut Counts) -> Option<Vec<u8>> {
+        let (dither, neighbours) = (self.dither?, Neighbours::of(self.cast()?.to.dtype())?);
+        let mut rounded = values.to_vec();
+        for (element, bytes) in (first..).zip(rounded.as_chunks_mut().0) {
+            let value = f64::from_le_bytes(*bytes);
+            let new = dither.round(element, value, &neighbours);
+            counts[Loss::Inexact] += u64::from((new - value).abs() > 0.0);
+            counts[Loss::Flushed] += u64::from(new == 0.0 && value != 0.0);
+            *bytes = new.to_le_bytes();
+        }
+        Some(rounded)
+    }
+
     /// True if a first pass has to find the largest magnitude of whole tensors.
     pub(crate) fn has_first_pass(&self) -> bool {
         matches!(self.codes, CodesSource::Values { extremes: Some(_), .. })
@@ -125,6 +167,7 @@ impl Quantization<'_> {
                 let unneeded = Extremes::default();
                 let extremes = extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
                 let first = rows.start * self.rows.encoder.columns();
+                tally.dither = self.dither;
                 let encoded = self.rows.encoder.encode(rows.clone(), values, extremes, outputs, tally);
                 encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
                 if let Some(element) = tally.first_special {

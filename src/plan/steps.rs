@@ -139,8 +139,8 @@ impl<'r, 'a> Steps<'r, 'a> {
         let encoder = WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype())));
         let rows = WeightRows { sources, values, encoder };
         let codes = CodesSource::Cast(Arc::new(self.conversions.of_merged(to)?));
-        let mut step =
-            Step::encode(place, Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes });
+        let weight = Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes, dither: None };
+        let mut step = Step::encode(place, weight);
         step.kept = kept.filter(|reason| *reason != KeptReason::Already);
         Ok(step)
     }
@@ -242,6 +242,13 @@ impl<'r, 'a> Steps<'r, 'a> {
         }
         self.drop_tensors_of_model()?;
         self.check_codes()?;
+        if let Some(rounding) = self.request.rounding {
+            for step in &mut self.made {
+                if let Operation::Encode(weight) = &mut step.how {
+                    weight.round_at_random(rounding).map_err(|error| step.sources[0].error(error))?;
+                }
+            }
+        }
         Ok(Planned {
             inputs: self.inputs,
             graph: self.graph,

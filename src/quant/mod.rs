@@ -43,11 +43,11 @@ mod transcode;
 
 pub use config::{EngineConfig, KeptModules, Modules, QuantizedGroup, is_composite};
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
-pub(crate) use encode::count_special;
 pub use encode::{
     BlockWeightEncoder, EncodeArithmetic, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, PlainWeight,
     Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit, WeightEncoder,
 };
+pub(crate) use encode::{Dither, Neighbours, count_special};
 pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
 pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, RotationUse,

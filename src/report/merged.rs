@@ -25,6 +25,9 @@ impl Report {
         if changed(true) > 0 {
             let _ = write!(text, ", replaced {}", changed(true));
         }
+        if let Some(rounding) = self.rounding() {
+            let _ = write!(text, ", rounding {rounding}");
+        }
         for adapter in &self.adapters {
             let _ = write!(text, "\n  {}", path_text(&adapter.path));
             if adapter.strength.to_bits() != 1.0_f64.to_bits() {
@@ -42,6 +45,11 @@ impl Report {
             let _ = write!(text, ", {}", counted(adapter.weights as u64, "weight"));
         }
         text + &self.survival()
+    }
+
+    /// Returns how values are rounded, unless to nearest.
+    fn rounding(&self) -> Option<&str> {
+        self.options.0.get("rounding")?.as_str()
     }
 
     /// Describes how much of the deltas is left in what was written.
@@ -66,10 +74,13 @@ impl Report {
         let name = shorten(&least.name);
         let _ = write!(text, "; the least: {:.2}, {name} (|delta| is {share:.2} % of |weight|)", figures.kept);
         if kept < LEAST[0] || snr.is_some_and(|snr| snr < LEAST[1]) {
+            // Rounding at random adds noise: it helps only where rounding to nearest swallows the delta.
+            let is_swallowed = kept < LEAST[0] && self.rounding().is_none();
+            let random = if is_swallowed { ", and so does stochastic rounding" } else { "" };
             let _ = write!(
                 text,
-                "\n  {WARNING}little of the delta may be left{WARNING:#}: a wider type or a finer scheme keeps more, and so does an \
-                 unquantized model as the base"
+                "\n  {WARNING}little of the delta may be left{WARNING:#}: a wider type, a finer scheme or an \
+                 unquantized model as the base keeps more{random}"
             );
         }
         text

@@ -1,10 +1,14 @@
-//! Random numbers for tests.
+//! Random numbers, for tests and for rounding.
 
-/// Returns the `SplitMix64` generator for a seed.
+/// The distance between the states of the generator: the state before a number is known without those before it.
+pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Returns the `SplitMix64` generator for a seed (Steele, Lea and Flood, 2014).
+#[inline]
 pub fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state = state.wrapping_add(STEP);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31

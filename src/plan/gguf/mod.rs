@@ -492,7 +492,8 @@ impl<'a> GgufPlanner<'_, 'a> {
         let format = encoder.format().name;
         let scheme = Scheme::find(format).map_or(format, |scheme| scheme.name);
         let rows = WeightRows { sources, values, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
-        let mut step = Step::encode(place, Quantization { name: tensor.name.clone(), rows, scheme, codes });
+        let mut step =
+            Step::encode(place, Quantization { name: tensor.name.clone(), rows, scheme, codes, dither: None });
         step.kept = kept;
         step
     }

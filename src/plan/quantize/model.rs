@@ -95,7 +95,8 @@ impl<'a> Planned<'a> {
                     let rows = WeightRows { sources, values, encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
-                    let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
+                    let weight =
+                        Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes, dither: None };
                     steps.weight(Step::encode((0, at), weight))?;
                 }
                 Err(why) if is_named => {

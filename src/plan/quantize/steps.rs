@@ -80,7 +80,7 @@ impl<'a> Planner<'_, 'a> {
         let WeightCandidate { place, name, input_weight, decision, codes, .. } = weight;
         match (decision, rows, input_weight) {
             (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
-                steps.weight(Step::encode(place, Quantization { name, rows, scheme: scheme.name, codes }))
+                steps.weight(Step::encode(place, Quantization { name, rows, scheme: scheme.name, codes, dither: None }))
             }
             (Err(reason), _, None) => steps.plain(place, Some(reason)),
             // A quantized weight of the old layout cannot stay next to the config of the new one.

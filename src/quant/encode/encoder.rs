@@ -371,6 +371,11 @@ impl Encoder {
         self.rotation.map(|size| size as u64)
     }
 
+    /// True if it rounds values with the random numbers of [`EncodeTally::dither`](super::EncodeTally).
+    pub(crate) fn has_dither(&self) -> bool {
+        self.is_float64
+    }
+
     /// True if groups stand for levels, to which codes of other layouts cannot be moved.
     pub(crate) fn has_levels(&self) -> bool {
         self.levels.is_some()

@@ -4,6 +4,7 @@
 //! A scale is the quotient of the largest magnitude and the largest code. A code is the quotient of value and stored
 //! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
+use super::dither::Neighbours;
 use super::encoder::Encoder;
 use super::exact::product_over;
 use super::extremes::is_finite;
@@ -172,6 +173,12 @@ impl Float64Rows<'_, '_> {
                     for (value, number) in pairs {
                         *number = to_odd((*value - offset) / wide + zero);
                     }
+                }
+            }
+            if let Some(dither) = self.tally.dither {
+                let (first, neighbours) = (geometry.element(matrix, row, start), Neighbours::of_codes(rounding));
+                for (element, number) in (first..).zip(&mut *numbers) {
+                    *number = dither.round(element, (*number).into(), &neighbours) as f32;
                 }
             }
             let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);

@@ -11,6 +11,7 @@
 mod blocks;
 mod buffers;
 mod choose;
+mod dither;
 mod encoder;
 mod exact;
 mod extremes;
@@ -38,6 +39,7 @@ mod tally;
 mod weight;
 
 pub use blocks::BlockWeightEncoder;
+pub(crate) use dither::{Dither, Neighbours};
 pub use encoder::{EncodeArithmetic, EncodeOptions, Encoder, ScaleChoice};
 pub use extremes::Extremes;
 pub(crate) use extremes::count_special;

@@ -1,6 +1,7 @@
 //! The errors of encoding, counted while values are encoded.
 
 use super::super::decode::Occurrences;
+use super::dither::Dither;
 
 /// Errors of codes against the values that they stand for. Adding tallies gives the same bits in any order, so threads
 /// and pieces can count separately.
@@ -31,6 +32,8 @@ pub struct EncodeTally {
     pub(super) noise: ExactSum,
     /// True if errors and clipped values need not be counted, because they are not reported.
     pub skips_errors: bool,
+    /// The random numbers with which values are rounded to codes; `None` rounds them to the nearest.
+    pub(crate) dither: Option<Dither>,
 }
 
 impl EncodeTally {

@@ -145,9 +145,14 @@ impl Minifloat {
         self.shift >= MANTISSA_BITS - 3
     }
 
+    /// Returns the number of digits behind the leading one.
+    pub fn mantissa_bits(self) -> i32 {
+        (MANTISSA_BITS - self.shift) as i32
+    }
+
     /// Returns the exponent of the smallest positive number.
     pub fn lowest_exponent(self) -> i32 {
-        (self.min_normal >> MANTISSA_BITS) as i32 - BIAS - (MANTISSA_BITS - self.shift) as i32
+        (self.min_normal >> MANTISSA_BITS) as i32 - BIAS - self.mantissa_bits()
     }
 
     /// Rounds a magnitude to the nearest code, ties to even, saturating. Returns the code without sign, and the number
