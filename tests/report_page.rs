@@ -487,3 +487,30 @@ fn equal_reports_make_equal_pages_and_the_static_part_is_small() {
     let page = page_of(Vec::new(), json!({}), None, &[]);
     assert!(page.len() < 32_000, "{}", page.len());
 }
+
+#[test]
+fn what_is_left_of_the_deltas_of_adapters_is_on_the_page_and_its_map() {
+    let merged = |name: &str, kept: f64, noise: Value| {
+        let delta = json!({ "delta_norm": 0.0625, "kept": kept, "delta_snr": noise.as_f64().map(|_| 10.0), "full_snr": 3.0,
+            "cosine": 0.5, "changed": 0.25, "delta_energy": 4.0, "noise_energy": noise, "measured": 100 });
+        tensor(name, &json!({ "lora": delta, "figures": null }))
+    };
+    let tensors = [
+        merged("layers.0.q.weight", 0.25, json!(0.4)),
+        merged("layers.1.q.weight", 1.0, json!(null)),
+        tensor("layers.0.k.weight", &json!({ "figures": null })),
+    ];
+    let file = json!({ "file": "f", "bytes": 1, "tensors": tensors });
+    let page = page_of(vec![serde_json::from_value(file).unwrap()], json!({}), Some(Duration::from_secs(1)), &[]);
+    // The weights of the mean are the energies of the deltas; the second one has no space.
+    assert!(page.contains("<dt>Kept of the delta</dt><dd>0.62<small>delta SNR 10.0 dB</small>"), "{page}");
+    let map = page.split("<section class=\"map\"").nth(1).unwrap().split("</section>").next().unwrap();
+    for title in ["delta kept", "delta SNR"] {
+        assert!(map.contains(&format!("&quot;title&quot;:&quot;{title}&quot;")), "{map}");
+        assert!(page.contains(&format!(">{title}<small>")), "{page}");
+    }
+    assert!(map.contains(",ii0.25,ii10.00") && map.contains(",xx1.00,z"), "{map}");
+    assert!(page.contains(r#"<td data-key="6.25">6.250</td>"#), "{page}");
+    // Without adapters, there are no such figures.
+    assert!(!whole().contains("Kept of the delta") && !whole().contains(">delta kept<small>"));
+}

@@ -111,6 +111,10 @@ fn head(report: &Report) -> String {
         let name = format!(r#"<span class="name">{}</span>"#, words::name(&tensor.name));
         tile("Lowest SQNR", &format!("{decibels:.2} dB"), &name);
     }
+    if let Some(totals) = report.delta_totals() {
+        let snr = totals.delta_snr.map(|snr| format!("delta SNR {snr:.1} dB")).unwrap_or_default();
+        tile("Kept of the delta", &format!("{:.2}", totals.kept), &snr);
+    }
     text.push_str("</dl>\n");
     text.push_str(&options(report));
     text.push_str("</header>\n");

@@ -1,7 +1,7 @@
 //! Adapters that were merged, in words.
 
-use super::Report;
 use super::summary::WARNING;
+use super::{DeltaTotals, Report};
 use crate::lora::{AdapterSummary, MappedModule};
 use crate::text::{counted, path_text, shorten};
 use std::collections::BTreeSet;
@@ -56,23 +56,16 @@ impl Report {
     fn survival(&self) -> String {
         /// Below these figures, little of a fine-tune may be left.
         const LEAST: [f64; 2] = [0.9, 6.0];
-        let measured = || self.tensors().filter_map(|tensor| Some((tensor, tensor.delta.as_deref()?)));
-        let energy: f64 = measured().map(|(_, figures)| figures.delta_energy).sum();
-        let Some((least, figures)) = measured().min_by(|a, b| a.1.kept.total_cmp(&b.1.kept)) else {
-            return String::new();
-        };
-        let kept = measured().map(|(_, figures)| figures.kept * figures.delta_energy).sum::<f64>() / energy;
+        let Some(DeltaTotals { kept, delta_snr: snr }) = self.delta_totals() else { return String::new() };
         let mut text = format!("\n  kept {kept:.2} of the delta");
-        let with_noise = || measured().filter_map(|(_, it)| Some((it.delta_energy, it.noise_energy?)));
-        let noise: f64 = with_noise().map(|(_, noise)| noise).sum();
-        let of_noisy: f64 = with_noise().map(|(energy, _)| energy).sum();
-        let snr = (noise > 0.0).then(|| 10.0 * (of_noisy / noise).log10());
         if let Some(snr) = snr {
             let _ = write!(text, ", delta SNR {snr:.1} dB");
         }
-        let share = 100.0 * figures.delta_norm;
-        let name = shorten(&least.name);
-        let _ = write!(text, "; the least: {:.2}, {name} (|delta| is {share:.2} % of |weight|)", figures.kept);
+        let measured = self.tensors().filter_map(|tensor| Some((tensor, tensor.delta.as_deref()?)));
+        if let Some((least, figures)) = measured.min_by(|a, b| a.1.kept.total_cmp(&b.1.kept)) {
+            let (name, share) = (shorten(&least.name), 100.0 * figures.delta_norm);
+            let _ = write!(text, "; the least: {:.2}, {name} (|delta| is {share:.2} % of |weight|)", figures.kept);
+        }
         if kept < LEAST[0] || snr.is_some_and(|snr| snr < LEAST[1]) {
             // Rounding at random adds noise: it helps only where rounding to nearest swallows the delta.
             let is_swallowed = kept < LEAST[0] && self.rounding().is_none();

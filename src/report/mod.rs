@@ -80,6 +80,13 @@ pub struct Report {
     pub is_published: bool,
 }
 
+/// What is left of the deltas of adapters in all weights, each with the weight of its energy.
+#[derive(Serialize)]
+struct DeltaTotals {
+    kept: f64,
+    delta_snr: Option<f64>,
+}
+
 #[cfg(feature = "cli")]
 impl TensorReport {
     /// Returns the name of its original type, or of the layout in which it was quantized.
@@ -238,6 +245,9 @@ impl Report {
         if !self.adapters.is_empty() {
             document["lora"] = self.adapters.iter().map(AdapterSummary::json).collect();
         }
+        if let Some(totals) = self.delta_totals() {
+            document["lora_total"] = json!(totals);
+        }
         if !self.left_out.is_empty() {
             document["left_out"] = json!(self.left_out);
         }
@@ -251,6 +261,18 @@ impl Report {
             }
         }
         schema::document(schema::REPORT, document)
+    }
+
+    /// Returns what is left of the deltas of adapters in all weights; `None` if none was measured.
+    fn delta_totals(&self) -> Option<DeltaTotals> {
+        let deltas = || self.tensors().filter_map(|tensor| tensor.delta.as_deref());
+        let energy: f64 = deltas().map(|figures| figures.delta_energy).sum();
+        let kept = deltas().map(|figures| figures.kept * figures.delta_energy).sum::<f64>() / energy;
+        // Deltas without a space have no noise in it.
+        let measured = deltas().filter_map(|figures| Some([figures.delta_energy, figures.noise_energy?]));
+        let [delta, noise] = measured.fold([0.0; 2], |sums, next| [sums[0] + next[0], sums[1] + next[1]]);
+        let delta_snr = (noise > 0.0).then(|| 10.0 * (delta / noise).log10());
+        deltas().next().map(|_| DeltaTotals { kept, delta_snr })
     }
 
     /// True if values were examined; a dry run does so on request.

@@ -119,6 +119,13 @@ fn a_quantized_base_keeps_the_delta_that_it_swallows_otherwise() {
     }
     let summary = bench.run(&format!("cast m --lora {style} --rounding stochastic -o b")).stderr;
     assert!(summary.contains("\nmerged 1 adapter into 8 weights, rounding stochastic=0\n"), "{summary}");
+    let report = bench.run(&format!("cast m --lora {style} -o c --report page.html --json"));
+    let total: Value = serde_json::from_str::<Value>(&report.stdout).unwrap()["lora_total"].take();
+    assert!((total["kept"].as_f64().unwrap() - 1.0).abs() < 0.01, "{total}");
+    let snr = format!("delta SNR {:.1} dB", total["delta_snr"].as_f64().unwrap());
+    assert!(report.stderr.contains(&snr), "{}", report.stderr);
+    let page = String::from_utf8(bench.read("page.html")).unwrap();
+    assert!(page.contains(&snr) && page.contains("&quot;title&quot;:&quot;delta SNR&quot;"), "{page}");
     // Weights that no adapter changes are as without the option.
     run(&bench, &format!("quantize m --scheme int4 --lora {style} --rounding stochastic -o one"));
     run(&bench, &format!("quantize m --scheme int4 --lora {style} -o other"));

@@ -6,6 +6,7 @@ use super::table::{Column, Order, RowWords, TableRow, section};
 use super::words::{self, escape, percent};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
+use crate::lora::DeltaFigures;
 use crate::measure::accuracy::Accuracy;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::report::{FileReport, TensorReport};
@@ -90,6 +91,8 @@ pub(super) fn weight_map(reports: &[(&str, &Report)], has_rows: bool) -> String 
         Measure { title: "largest error", unit: Unit::Difference },
         Measure { title: if is_quantized { "clipped" } else { "lost" }, unit: Unit::Percent },
         Measure { title: "changed", unit: Unit::Percent },
+        Measure { title: KEPT, unit: Unit::Part },
+        Measure { title: "delta SNR", unit: Unit::Decibels },
     ];
     // Norms and biases that were kept have no figures, and would take half of the rows.
     let is_drawn = |tensor: &TensorReport| tensor.is_converted || tensor.shape.len() > 1;
@@ -130,7 +133,9 @@ fn map_figures(tensor: &TensorReport) -> Vec<Option<f64>> {
         let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
         (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
     };
-    vec![decibels, decibels.map(relative_error), largest, lost, changed]
+    let delta = tensor.delta.as_deref();
+    let (kept, delta_snr) = (delta.map(|delta| delta.kept), delta.and_then(|delta| delta.delta_snr));
+    vec![decibels, decibels.map(relative_error), largest, lost, changed, kept, delta_snr]
 }
 
 /// Returns the length of the error relative to the length of the values, in percent.
@@ -161,6 +166,9 @@ fn noisiest_first<'a>(report: &'a Report) -> Vec<TableRow<FileTensor<'a>>> {
 
 /// Title of the column by which the rows are in order at first.
 const SQNR: &str = "SQNR";
+
+/// Title of the share of the delta of adapters that is kept.
+const KEPT: &str = "delta kept";
 
 /// Returns the columns of a table with these rows, the most important ones first.
 fn columns<'a>(
@@ -197,6 +205,7 @@ fn columns<'a>(
     }
     columns.extend(of_condition(&total, "input NaN", Condition::InputNan));
     columns.extend(of_condition(&total, "input Inf", Condition::InputInfinite));
+    columns.extend(of_deltas());
     columns.extend(of_weights());
     columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
     let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
@@ -220,6 +229,20 @@ fn columns<'a>(
         }));
     }
     columns
+}
+
+/// Returns the columns about the deltas of adapters.
+fn of_deltas<'a>() -> [TensorColumn<'a>; 3] {
+    let of = |title, note, order, cell: fn(&DeltaFigures) -> Option<Cell>| {
+        TensorColumn::of(title, note, order, move |tensor| cell(tensor.delta.as_deref()?))
+    };
+    [
+        of(KEPT, "of 1", Order::Smallest, |delta| Some(Cell::number(format!("{:.2}", delta.kept), delta.kept))),
+        of("delta SNR", "dB", Order::Smallest, |delta| {
+            delta.delta_snr.map(|snr| Cell::number(format!("{snr:.2}"), snr))
+        }),
+        of("delta", "% of weight", Order::Smallest, |delta| Some(Cell::error(100.0 * delta.delta_norm))),
+    ]
 }
 
 /// Returns the columns about weights that were quantized.

@@ -35,6 +35,8 @@ pub(in super::super) enum Unit {
     Percent,
     /// A difference of values, more is worse; the scale is logarithmic.
     Difference,
+    /// A part of 1, less is worse. It is an estimate, which can be more than 1.
+    Part,
 }
 
 impl Unit {
@@ -42,6 +44,13 @@ impl Unit {
     fn position(self, figure: f64) -> f64 {
         match self {
             Self::Decibels => figure,
+            Self::Part => {
+                if figure < 1.0 {
+                    figure
+                } else {
+                    f64::INFINITY
+                }
+            }
             _ if figure <= 0.0 => f64::INFINITY,
             Self::Percent => -figure,
             Self::Difference => -figure.log10(),
@@ -51,7 +60,7 @@ impl Unit {
     /// Returns the figure at a position.
     fn figure(self, position: f64) -> f64 {
         match self {
-            Self::Decibels => position,
+            Self::Decibels | Self::Part => position,
             Self::Percent => -position,
             Self::Difference => 10_f64.powf(-position),
         }
@@ -111,6 +120,7 @@ impl ColorScale {
         let [worst, best] = scale.ends;
         let least = match measure.unit {
             Unit::Decibels => 1.0,
+            Unit::Part => 0.1,
             Unit::Percent => worst.abs() / 10.0,
             Unit::Difference => 0.5,
         };
@@ -153,6 +163,7 @@ impl ColorScale {
     pub(super) fn text(&self, figure: f64) -> String {
         match self.measure.unit {
             Unit::Decibels if figure.is_finite() => format!("{figure:.2}"),
+            Unit::Part => format!("{figure:.2}"),
             Unit::Percent => significant(figure, 3),
             Unit::Decibels | Unit::Difference => significant(figure, 4),
         }
@@ -171,10 +182,11 @@ impl ColorScale {
                 Unit::Decibels => format!("{figure:.1}{}", self.unit()),
                 Unit::Percent => significant(figure.max(0.0), 2) + self.unit(),
                 Unit::Difference => significant(figure, 2),
+                Unit::Part => format!("{figure:.2}"),
             };
             match self.measure.unit {
                 _ if !self.is_open || at + 1 < TICKS => text,
-                Unit::Decibels => format!("≥\u{a0}{text}"),
+                Unit::Decibels | Unit::Part => format!("≥\u{a0}{text}"),
                 Unit::Percent | Unit::Difference => format!("≤\u{a0}{text}"),
             }
         })
@@ -185,13 +197,13 @@ impl ColorScale {
         match self.measure.unit {
             Unit::Decibels => "\u{a0}dB",
             Unit::Percent => "%",
-            Unit::Difference => "",
+            Unit::Difference | Unit::Part => "",
         }
     }
 
     /// Returns what the script needs to know about the measure.
     pub(super) fn json(&self) -> Value {
-        let is_low_worse = self.measure.unit == Unit::Decibels;
+        let is_low_worse = matches!(self.measure.unit, Unit::Decibels | Unit::Part);
         json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse })
     }
 }
