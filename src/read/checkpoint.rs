@@ -249,7 +249,7 @@ impl<'a> Model<'a> {
     /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
         let scale = weight.part(Role::Scale);
-        let own = scale.and_then(|at| self.tensors[at].dtype).filter(|_| weight.layout.is_in_graph);
+        let own = scale.and_then(|at| self.tensors[at].dtype).filter(|_| weight.layout.nodes.is_some());
         own.unwrap_or_else(|| self.default_target())
     }
 
