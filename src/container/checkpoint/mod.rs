@@ -26,7 +26,7 @@ pub(crate) use naming::model_type;
 pub use naming::{AssembledTensor, Naming};
 pub(crate) use side_files::describes;
 pub use side_files::{
-    CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype,
+    BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype,
 };
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
