@@ -16,8 +16,9 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
+pub use experts::MlxStacks;
 pub(crate) use experts::{
-    ExpertNames, PLAIN_EXPERTS, PlaceInStack, check_stacked, layer_of_expert, name_of_expert, stack_of,
+    ExpertNames, PLAIN_EXPERTS, PlaceInStack, layer_of_expert, name_of_expert, names_in_mlx, stack_of,
 };
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;

@@ -166,7 +166,7 @@ impl<'a> Planned<'a> {
         planner.recover(&mut candidates.weights, observer)?;
         planner.check_dropped(&candidates.dropped)?;
         let stacks = planner.new_stacks(&candidates)?;
-        let config = planner.config(&candidates, stacks.is_some())?;
+        let config = planner.config(&candidates, if let Some(stacks) = &stacks { stacks.in_mlx() } else { None })?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
             let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
