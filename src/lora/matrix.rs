@@ -3,7 +3,7 @@
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::half::{bfloat16, float16};
-use crate::kernel::{Isa, Loop, Storage};
+use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
 use std::ops::Range;
 use std::sync::Arc;
 use tcast_slice::StoredBytes;
@@ -92,6 +92,11 @@ impl Matrix {
         let mut value = [0.0];
         self.read(0, 0..1, &mut value);
         value[0]
+    }
+
+    /// Returns the type of its elements in their file.
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        if let MatrixElements::Stored { dtype, .. } = &self.elements { Some(*dtype) } else { None }
     }
 
     /// Returns the file that its elements are in.
@@ -365,6 +370,38 @@ impl Loop for WidenPlain<'_> {
     fn run(self) {
         read_plain(self.dtype, self.bytes, 0, 1, self.values);
     }
+}
+
+/// Writes values as floats of a type, rounded to nearest.
+pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
+    bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
+    match dtype {
+        Dtype::Float64 => {
+            bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+        }
+        Dtype::Float32 => {
+            bytes
+                .as_chunks_mut()
+                .0
+                .iter_mut()
+                .zip(values)
+                .for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
+        }
+        _ => {
+            let mut wide = Vec::new();
+            narrow(values, Dtype::Float64, &mut wide);
+            let [from, to] = [Dtype::Float64, dtype].map(Storage::packed);
+            let kernel = Kernel::cast(from, to, &Rules::default()).expect("floats become floats");
+            kernel.run(&wide, bytes, values.len()).expect("floats are never malformed");
+        }
+    }
+}
+
+/// Rounds values to a type of floats.
+pub(super) fn round(values: &mut [f64], dtype: Dtype) {
+    let mut bytes = Vec::new();
+    narrow(values, dtype, &mut bytes);
+    widen_to(dtype, &bytes, values);
 }
 
 /// Widens floats to float64.

@@ -1,19 +1,22 @@
 //! The changes of one weight, in the order of the adapters.
 
-use super::matrix::{Delta, Matrix};
+use super::matrix::{Delta, Matrix, round};
 use crate::container::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Reads values of a weight before the merge, given by a range of its elements.
 pub(crate) type ReadValues<'r> = &'r dyn Fn(Range<u64>, &mut Vec<f64>) -> Result<()>;
 
 /// All changes of a weight, in order.
 pub(crate) struct Merge {
-    pub(super) changes: Vec<WeightChange>,
+    pub(super) changes: Arc<[WeightChange]>,
+    /// The type to which mlx-lm rounds each delta and each sum; `None` if they stay float64.
+    fused_in: Option<Dtype>,
     /// True if a step of a plan makes them.
     is_used: AtomicBool,
 }
@@ -53,7 +56,21 @@ pub(super) struct Decompose {
 
 impl Merge {
     pub(super) fn new(changes: Vec<WeightChange>) -> Self {
-        Self { changes, is_used: AtomicBool::new(false) }
+        Self { changes: changes.into(), fused_in: None, is_used: AtomicBool::new(false) }
+    }
+
+    /// Returns the changes as mlx-lm makes them to a weight of this type; `None` if one is no product of two matrices. They
+    /// take the place of these changes.
+    pub(crate) fn fused(&self, dtype: Dtype) -> Option<Self> {
+        let is_product = |change: &WeightChange| match &change.how {
+            How::Add { delta: Delta::Product(left, _), swaps_halves: false, .. } => left.dtype().is_some(),
+            _ => false,
+        };
+        if !self.changes.iter().all(is_product) {
+            return None;
+        }
+        self.set_used();
+        Some(Self { changes: Arc::clone(&self.changes), fused_in: Some(dtype), is_used: AtomicBool::new(true) })
     }
 
     /// Records that a step makes the changes: a plan must make all of them.
@@ -84,7 +101,10 @@ impl Merge {
                 let _ = decompose.ratios.set(ratios); // every thread finds the same
             }
             let values = &mut values[(met.start - first) as usize..(met.end - first) as usize];
-            change.apply(met.start - all.start, values);
+            match self.fused_in {
+                Some(dtype) => change.fuse(met.start - all.start, values, dtype),
+                None => change.apply(met.start - all.start, values),
+            }
         }
         Ok(())
     }
@@ -125,6 +145,30 @@ impl Merge {
 }
 
 impl WeightChange {
+    /// Adds a delta as mlx-lm 0.32.2 does (`LoRALinear.fuse`). The left matrix times the scale, and the product, have the
+    /// type of the adapter; the delta and the sum have the type of the weight.
+    fn fuse(&self, first: u64, values: &mut [f64], dtype: Dtype) {
+        let How::Add { delta: Delta::Product(left, right), factor, .. } = &self.how else { return };
+        let own = left.dtype().unwrap_or(Dtype::Float64);
+        let mut scale = [*factor];
+        round(&mut scale, own);
+        let mut deltas = vec![0.0; values.len()];
+        in_rows([self.columns, first], &mut deltas, |rows, within, out| {
+            let count = rows.end - rows.start;
+            let mut scaled = left.rows_from(rows.start, count).all();
+            for value in &mut scaled {
+                *value *= scale[0];
+            }
+            round(&mut scaled, own);
+            let scaled = Matrix::computed(scaled, [count, left.columns]);
+            Delta::Product(scaled, right.clone()).fill(0..count, within, out);
+        });
+        round(&mut deltas, own);
+        round(&mut deltas, dtype);
+        values.iter_mut().zip(&deltas).for_each(|(value, delta)| *value += delta);
+        round(values, dtype);
+    }
+
     /// Changes values that begin at an element of this matrix.
     fn apply(&self, first: u64, values: &mut [f64]) {
         let columns = self.columns;

@@ -24,13 +24,12 @@ pub(crate) use describe::AdapterDescription;
 pub(crate) use merge::Merge;
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
-pub(crate) use matrix::{widen, widen_to};
+pub(crate) use matrix::{narrow, widen, widen_to};
 pub(crate) use modules::AdapterSummary;
 #[cfg(feature = "cli")]
 pub(crate) use modules::MappedModule;
@@ -107,15 +106,5 @@ impl Merges {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
-    }
-}
-
-/// Writes values as float64 or float32.
-pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
-    bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
-    if dtype == Dtype::Float32 {
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
-    } else {
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
     }
 }

@@ -60,7 +60,7 @@ impl Merge {
     /// Returns the spaces of its deltas; `None` if one is no product of two matrices, or too large.
     fn spaces(&self) -> Option<Vec<Space<'_>>> {
         let mut spaces: Vec<Space> = Vec::new();
-        for change in &self.changes {
+        for change in &*self.changes {
             let How::Add { delta: Delta::Product(left, right), swaps_halves: false, .. } = &change.how else {
                 return None;
             };

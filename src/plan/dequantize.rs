@@ -16,8 +16,8 @@ use crate::operator::Operator;
 use crate::options::{DequantizeOptions, Naming};
 use crate::progress::{Note, UseNote};
 use crate::quant::{
-    Arithmetic, Decoder, FoundWeight, Modules, Role, RowMap, check_renamed, config_of, hf_quant_config_of, metadata_of,
-    quantize_config_of,
+    Arithmetic, Decoder, FoundWeight, MLX, Modules, Role, RowMap, check_renamed, config_of, hf_quant_config_of,
+    metadata_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, Model};
 use crate::select::experts::ModelFacts;
@@ -54,7 +54,9 @@ impl<'a> Planned<'a> {
             let decoder = shared.get(weight)?;
             model.check_parts(&decoder, weight)?;
             if let Some(merge) = steps.merge_of(&weight.name) {
-                weights.merge(model, weight, &steps, (merge, request.container.form(decoder.target())))?;
+                let to = request.container.form(decoder.target());
+                let is_fused = arithmetic == Arithmetic::Library && request.rounding.is_none();
+                weights.merge(model, weight, &steps, (merge, to), is_fused)?;
                 continue;
             }
             weights.add(model, weight, decoder, None);
@@ -199,10 +201,11 @@ impl<'a> DecodedWeights<'a> {
         weight: &FoundWeight,
         steps: &Steps<'_, 'a>,
         (merge, to): (&Arc<Merge>, Form),
+        is_fused: bool,
     ) -> Result<()> {
         let parts = Model::value_parts(weight);
         self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
-        let step = model.merging(weight, steps, (merge, to), None)?;
+        let step = model.merging(weight, steps, (merge, to), None, is_fused)?;
         self.steps.entry(parts[0].1).or_default().push(step);
         Ok(())
     }
@@ -240,17 +243,35 @@ impl<'a> Model<'a> {
         Step::decode(place, weight.name.clone(), self.value_sources(weight).collect(), decoder, kept)
     }
 
-    /// Returns the step that decodes a weight, changes it as adapters do, and casts it.
+    /// Returns the decoder and the changes by which mlx-lm merges adapters into a weight of MLX: both have the type of its
+    /// scales. `None` for other weights, and for changes that mlx-lm does not make.
+    pub(super) fn fused(&self, weight: &FoundWeight, merge: &Merge) -> Result<Option<(Decoder, Merge)>> {
+        if weight.layout.mark != MLX {
+            return Ok(None);
+        }
+        let scales = weight.part(Role::Scale).and_then(|at| self.tensors[at].dtype);
+        let dtype = scales.filter(|dtype| dtype.is_weight()).unwrap_or_else(|| self.own_type(weight));
+        let Some(merge) = merge.fused(dtype) else { return Ok(None) };
+        Ok(Some((self.decoder(weight, dtype, Arithmetic::Library)?, merge)))
+    }
+
+    /// Returns the step that decodes a weight, changes it as adapters do, and casts it. With `is_fused`, it has the values
+    /// of mlx-lm where that merges adapters into such a weight.
     pub(super) fn merging(
         &self,
         weight: &FoundWeight,
         steps: &Steps<'_, 'a>,
         (merge, to): (&Arc<Merge>, Form),
         kept: Option<KeptReason>,
+        is_fused: bool,
     ) -> Result<Step<'a>> {
-        let decoder = self.decoder_of_rows(weight)?;
+        let fused = if is_fused { self.fused(weight, merge)? } else { None };
+        let (decoder, merge) = match fused.filter(|(decoder, _)| decoder.target() == to.dtype()) {
+            Some((decoder, fused)) => (decoder, Arc::new(fused)),
+            None => (self.decoder_of_rows(weight)?, Arc::clone(merge)),
+        };
         let shape = decoder.shape().to_vec();
-        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL).merged([Some(merge)], Dtype::Float64);
+        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL).merged([Some(&merge)], Dtype::Float64);
         let place = self.places[Self::value_parts(weight)[0].1];
         steps.merged_cast((place, self.value_sources(weight).collect()), values, (&weight.name, &shape), to, kept)
     }

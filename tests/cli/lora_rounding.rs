@@ -1,4 +1,4 @@
-//! Merged values that are rounded up or down at random.
+//! Rounding of merged values: as mlx-lm rounds them, and up or down at random.
 
 use crate::common::{Bench, fixture, safetensors};
 use serde_json::{Value, json};
@@ -29,6 +29,35 @@ fn write_case(bench: &Bench) {
 
 fn run(bench: &Bench, line: &str) {
     bench.run(&format!("{line} -q --force")).expect(0, "", "");
+}
+
+/// The files and hashes are those of mlx-lm 0.32.2, `LoRALinear.fuse`.
+#[test]
+fn a_base_of_mlx_gets_the_words_that_mlx_lm_fuses() {
+    let bench = Bench::new();
+    let path = |name: &str| fixture(&format!("lora/mlx-quantized/{name}")).display().to_string();
+    let wanted: Value = serde_json::from_str(&std::fs::read_to_string(path("fused.json")).unwrap()).unwrap();
+    let hashes = |command: &str, arithmetic: &str| {
+        let (base, adapter) = (path("base"), path("adapter"));
+        let line = format!("{command} {base} --lora {adapter} {arithmetic} -o out --force --json --hash");
+        let report: Value = serde_json::from_str(&bench.run(&line).stdout).unwrap();
+        let tensors = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["lora"].is_null());
+        let parts = tensors.flat_map(|tensor| match tensor["quantized"]["parts"].as_array() {
+            Some(parts) => parts.iter().map(|part| (part["name"].clone(), part["sha256"].clone())).collect(),
+            None => vec![(tensor["name"].clone(), tensor["sha256_out"].clone())],
+        });
+        parts.map(|(name, hash)| (name.as_str().unwrap().to_owned(), hash)).collect::<serde_json::Map<_, _>>()
+    };
+    for (command, case) in [("quantize --layout mlx", "requantized"), ("dequantize", "dequantized")] {
+        let wanted = wanted[case].as_object().unwrap();
+        assert_eq!(&hashes(command, ""), wanted, "{case}");
+        assert_eq!(&hashes(command, "--arithmetic library"), wanted, "{case}");
+        // One rounding gives others, and so does rounding at random.
+        for other in ["--arithmetic exact", "--rounding stochastic"] {
+            let found = hashes(command, other);
+            assert!(found.keys().eq(wanted.keys()) && found != *wanted, "{case} {other}");
+        }
+    }
 }
 
 #[test]

@@ -1,13 +1,38 @@
 //! Weights that adapters change: they are quantized from float64 values.
 
-use super::{Planner, WeightCandidate};
+use super::{Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::lora::Merge;
 use crate::plan::weight_rows::WeightValues;
-use crate::quant::{Arithmetic, EncodeOptions, TargetGrid};
+use crate::quant::{Arithmetic, EncodeArithmetic, EncodeOptions, TargetGrid};
 use std::sync::Arc;
 
 impl Planner<'_, '_> {
+    /// Merges adapters into a weight of MLX that stays one as mlx-lm does, in the type of its scales. Returns false if the
+    /// options ask for exact arithmetic, or mlx-lm has no such changes.
+    fn fuse(&self, weight: &mut WeightCandidate, merge: &Merge) -> Result<bool> {
+        let (WeightValues::Coded(_, rows), Ok(target), Some(at)) =
+            (&weight.values, &mut weight.decision, weight.input_weight)
+        else {
+            return Ok(false);
+        };
+        let is_of_library =
+            self.options.arithmetic == EncodeArithmetic::Library && self.options.contents.rounding.is_none();
+        if !is_of_library || self.layout != mlx::NAME {
+            return Ok(false);
+        }
+        let Some((decoder, merge)) = self.model.fused(&self.model.found.weights[at], merge)? else { return Ok(false) };
+        let dtype = decoder.target();
+        let scale = target.grid.scale.or(Some(dtype));
+        let with_scale = SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..target.clone() };
+        let Ok(encoder) = self.encoder(&with_scale, &weight.shape, dtype, self.encoding()) else { return Ok(false) };
+        target.encoder = Some(Arc::new(encoder));
+        weight.values = WeightValues::Coded(Arc::new(decoder), *rows).merged([Some(&Arc::new(merge))], dtype);
+        (weight.exact, weight.is_merged) = (None, true);
+        Ok(true)
+    }
+
     /// Merges adapters into the weights to quantize. Weights that share a scale with one of them are quantized from float64
     /// values too, so that all find the same scale.
     pub(super) fn merge(&self, weights: &mut [WeightCandidate]) -> Result<()> {
@@ -27,6 +52,11 @@ impl Planner<'_, '_> {
             for at in set {
                 let weight = &mut weights[at];
                 let merge = of(weight);
+                if let Some(merge) = merge
+                    && self.fuse(weight, merge)?
+                {
+                    continue;
+                }
                 if matches!(weight.values, WeightValues::Columns) {
                     let error = Error::new("is stored in another order, and adapters are not merged into it at once");
                     return Err(error
@@ -38,7 +68,7 @@ impl Planner<'_, '_> {
                 let own = weight.input_weight.map(|at| self.model.own_type(&self.model.found.weights[at]));
                 let scale = target.grid.scale.or(own).or(Some(weight.dtype));
                 let of_values = target.clone();
-                let with_scale = super::SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..of_values };
+                let with_scale = SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..of_values };
                 let input = weight.input_weight.map(|at| &self.model.found.weights[at].parameters);
                 let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
                 let arithmetic = Arithmetic::Exact;

@@ -89,7 +89,7 @@ impl<'a> Planner<'_, 'a> {
                 let own = self.model.own_type(found);
                 if let Some(merge) = steps.merge_of(&found.name) {
                     let to = Form::Numbers(Storage::packed(own));
-                    let step = self.model.merging(found, steps, (merge, to), decision.err())?;
+                    let step = self.model.merging(found, steps, (merge, to), decision.err(), false)?;
                     return steps.weight(step);
                 }
                 let decoder = self.model.decoder(found, own, Arithmetic::Library)?;
