@@ -51,6 +51,8 @@ GGUFS = [f"GGUF {name} -> bfloat16" for name in BLOCKS]
 # Schemes of `tcast quantize`, and a layout if it is not the default: comfyui rotates int8.
 ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4",
            "bfloat16 -> int8 in comfyui"]
+# The same of values of which every second group is zeros.
+ZEROS = [f"zeros -> {scheme}" for scheme in ("fp8", "int4", "nvfp4", "mxfp4", "affine4 in mlx", "nvfp4 in mlx")]
 # Quantized weights whose codes move to another layout.
 MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
 OTHERS = ["PyTorch -> safetensors", "bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
@@ -431,11 +433,30 @@ class Bench:
             source = self.quantized(job)
         self.against_limit(job, source, [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync)
 
+    def quantize(self, job, source):
+        """The command that quantizes to the scheme and the layout of a job, and the scheme."""
+        scheme, *layout = job.split(" -> ")[1].split(" in ")
+        options = ["--scheme", scheme, *(["--layout", *layout] if layout else [])]
+        return [TCAST, "quantize", source, *options, "-o", self.output, "-q"] + self.sync, scheme
+
+    def zeros(self, job):
+        """Compares values of which every second group of 128 is zeros with the same values without zeros."""
+        source, zeros = self.source("bfloat16"), os.path.join(self.folder, "zeros.safetensors")
+        if not os.path.exists(zeros):
+            with open(source, "rb") as file, open(zeros, "wb") as out:
+                header = file.read(8)
+                out.write(header + file.read(struct.unpack("<Q", header)[0]))
+                while block := file.read(1 << 20):
+                    out.write(b"".join(block[at:at + 256] + bytes(256) for at in range(0, len(block), 512)))
+        for threads in (1, 2):
+            commands = [[*self.quantize(job, path)[0], f"-j{threads}"] for path in (source, zeros)]
+            name = f"{job}, {threads} thread{'s' * (threads > 1)}"
+            self.compare(name, dict(zip(("tcast, no zeros", "tcast, zeros"), commands)))
+
     def encode(self, job):
         """The limit against tcast, with one thread and with two."""
-        source, (scheme, *layout) = self.source("bfloat16"), job.split(" -> ")[1].split(" in ")
-        options = ["--scheme", scheme, *(["--layout", *layout] if layout else [])]
-        command = [TCAST, "quantize", source, *options, "-o", self.output, "-q"] + self.sync
+        source = self.source("bfloat16")
+        command, scheme = self.quantize(job, source)
         # All scales of nvfp4 depend on the largest magnitude of the tensor.
         self.against_limit(job, source, command, reads_twice=scheme == "nvfp4")
 
@@ -488,6 +509,8 @@ class Bench:
             self.decode(job)
         elif job in MOVES:
             self.move(job)
+        elif job in ZEROS:
+            self.zeros(job)
         elif job in ENCODES:
             self.encode(job)
         elif job.startswith("PyTorch"):
@@ -542,7 +565,7 @@ class Bench:
 
 
 def main():
-    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + GGUFS + ENCODES + MOVES + OTHERS
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + GGUFS + ENCODES + ZEROS + MOVES + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

@@ -38,10 +38,7 @@ fn recognize(input: &Input, folder: &Path, config: &str) {
     let found = probe(&CheckpointInfo {
         tensors: &tensors,
         folder,
-        config: Some(config),
-        hf_quant_config: None,
-        quantize_config: None,
-        quantization_config: None,
+        configs: &[("config.json", config)],
         metadata: &metadata,
         read: &|at| bytes_of(input, at).map(<[u8]>::to_vec),
     });

@@ -159,7 +159,7 @@ impl<'a> Codes<'a> {
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
         let scale = weight.part(Role::Scale).map_or("", name);
         // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
-        let is_onnx = weight.layout.is_in_graph;
+        let is_onnx = weight.layout.nodes.is_some();
         for &(role, at) in &weight.parts {
             if let (Role::Codes, Some(blocks)) = (role, &weight.parameters.blocks) {
                 self.add(name(at), format!("holds codes and scales, in blocks of {}", blocks.formats[0].name));

@@ -7,9 +7,7 @@ use super::steps::Steps;
 use super::weight_rows::WeightValues;
 use super::{Planned, Request};
 use crate::container::Form;
-use crate::container::checkpoint::{
-    CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, stack_of,
-};
+use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, stack_of};
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -159,11 +157,8 @@ impl<'a> Planned<'a> {
         let plain: HashSet<&str> = plain.filter_map(|tensor| module_of(tensor.name)).collect();
         let stays = |(old, new): &(&str, &str)| modules.left.contains(new) || plain.contains(old);
         let renamed = modules.renamed.iter().map(|(old, new)| (*old, *new)).filter(stays);
-        let text =
-            |name: &str| self.side_files.iter().find(|(file, _)| *file == name).and_then(|(_, text)| text.as_deref());
-        let of_model = [model.config()?, model.hf_quant_config, model.quantize_config, model.quantization_config];
-        let files = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, QUANTIZATION_CONFIG];
-        check_renamed(of_model, files.map(text), renamed, modules)
+        let new: Vec<_> = self.side_files.iter().filter_map(|(file, text)| Some((*file, text.as_deref()?))).collect();
+        check_renamed(&model.configs()?, &new, renamed, modules)
             .map_err(|error| error.in_file(&model.source.config_folder().join(CONFIG)))?;
         Ok(())
     }
@@ -432,15 +427,15 @@ fn side_files(model: &Model, modules: &Modules, target: Option<Dtype>) -> Result
     }
     if model.source.base.is_some() {
         // They describe the weights of the original model.
-        files.extend([(HF_QUANT_CONFIG, None), (QUANTIZE_CONFIG, None), (QUANTIZATION_CONFIG, None)]);
+        files.extend(BESIDE_CONFIG.iter().map(|file| (*file, None)));
     }
-    if let Some(text) = &model.hf_quant_config {
-        files.push((HF_QUANT_CONFIG, hf_quant_config_of(text, modules)?));
-    }
-    for (file, text) in [(QUANTIZE_CONFIG, model.quantize_config), (QUANTIZATION_CONFIG, model.quantization_config)] {
-        if let Some(text) = text {
-            files.push((file, quantize_config_of(text, method, modules)?));
-        }
+    for &(file, text) in &model.beside_config {
+        let new = if file == HF_QUANT_CONFIG {
+            hf_quant_config_of(text, modules)
+        } else {
+            quantize_config_of(text, method, modules)
+        };
+        files.push((file, new?));
     }
     Ok(files)
 }

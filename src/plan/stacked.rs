@@ -5,13 +5,15 @@ use super::Planned;
 use super::step::{Operation, Step, TensorIndex};
 use super::stored::StackPart;
 use crate::container::Container;
-use crate::container::checkpoint::{ExpertNames, PlaceInStack, layer_of_expert, name_of_expert};
+use crate::container::checkpoint::{ExpertNames, MlxStacks, PlaceInStack, layer_of_expert, name_of_expert};
 use crate::error::{Error, Kind, Result};
 use crate::quant::{FoundWeight, Group, Layout, Role};
 use crate::read::Model;
 use crate::select::experts::ModelFacts;
 use crate::text::shorten;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::mem::take;
 
 /// The stacks of a model.
 #[derive(Clone, Copy)]
@@ -27,16 +29,21 @@ pub(super) struct ExpertStacks {
 #[derive(Clone, Copy)]
 pub(super) enum StackForm {
     /// As MLX has it: a tensor of each part.
-    Mlx,
+    Mlx(&'static MlxStacks),
     /// Banks of Hugging Face: gate and up in one tensor.
     Bank(&'static ExpertNames),
 }
 
 impl ExpertStacks {
+    /// Returns the form of MLX, if it is one.
+    pub(super) fn in_mlx(&self) -> Option<&'static MlxStacks> {
+        if let StackForm::Mlx(form) = self.form { Some(form) } else { None }
+    }
+
     /// Returns the place of a tensor in a stack; `None` if it is not part of one.
     fn place<'n>(&self, tensor: &'n str) -> Option<PlaceInStack<'n>> {
         match self.form {
-            StackForm::Mlx => PlaceInStack::in_mlx(tensor),
+            StackForm::Mlx(form) => PlaceInStack::in_mlx(tensor, form),
             StackForm::Bank(names) => PlaceInStack::in_bank(tensor, names),
         }
     }
@@ -93,7 +100,13 @@ impl ExpertStacks {
         let mut stacked = Vec::with_capacity(left.len());
         for at in 0..left.len() {
             let Some(numbers) = members.get(&at) else {
-                stacked.extend(left[at].take_if(|step| self.place(step.name()).is_none()));
+                let Some(mut step) = left[at].take_if(|step| self.place(step.name()).is_none()) else { continue };
+                if let StackForm::Mlx(form) = self.form {
+                    for result in step.results.iter_mut() {
+                        result.name = form.name_of(&result.name).map_or_else(|| take(&mut result.name), Cow::Owned);
+                    }
+                }
+                stacked.push(step);
                 continue;
             };
             let count = numbers.len() as u64;

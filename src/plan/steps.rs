@@ -204,7 +204,7 @@ impl<'r, 'a> Steps<'r, 'a> {
             if let Some(weight) = quantization
                 && !container.format_info().is_changed_only()
             {
-                if weight.rows.encoder.layout().is_in_graph {
+                if weight.rows.encoder.layout().nodes.is_some() {
                     let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
                     return refuse(error.remedy("name an output that ends in .onnx"));
                 }

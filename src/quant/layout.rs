@@ -315,6 +315,17 @@ pub enum Precision {
     Promoted,
 }
 
+/// The nodes of a graph that read the codes of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeNodes {
+    /// They decode the weight, for nodes that compute with its values.
+    Decoding,
+    /// They multiply by the weight.
+    Product,
+    /// They take rows of a table.
+    Table,
+}
+
 /// Storage of quantized weights in one library.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -360,9 +371,9 @@ pub struct Layout {
     pub partial_groups: bool,
     /// A type of scales, besides the one it is written with, in which moved scales stay.
     pub kept_scales: Option<Dtype>,
-    /// True if scales and zero points are tensors of a model's graph, which nodes read. They may be lists of the same
-    /// length.
-    pub is_in_graph: bool,
+    /// The nodes of a model's graph that read the parts, if these are tensors of a graph. Scales and zero points may then
+    /// be lists of the same length.
+    pub nodes: Option<CodeNodes>,
     /// True if the library stacks the experts of a layer in one tensor, and divides no stack when it loads.
     pub stacks_experts: bool,
     /// True if the library has other names for the parts of a model that consists of several.
@@ -429,7 +440,7 @@ impl Layout {
             let mut own = self.names.iter().filter(of_codes).filter_map(|names| suffix(names, role));
             own.any(|own| own.strip_prefix(codes) == Some(end))
         };
-        !self.is_in_graph && has("") && has(".weight")
+        self.nodes.is_none() && has("") && has(".weight")
     }
 
     /// Describes a missing part, with its expected name.

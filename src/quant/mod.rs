@@ -50,8 +50,8 @@ pub use encode::{
 pub(crate) use encode::{Dither, Neighbours, count_special};
 pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, RotationUse,
-    ScaleOrder, Zeros, codes_in_words,
+    CodeNodes, CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role,
+    RotationUse, ScaleOrder, Zeros, codes_in_words,
 };
 pub use libraries::{
     COMFYUI, COMPRESSED_TENSORS, GATHER, GGUF, MATMUL_NBITS, MATMUL_NBITS_SCALED, MATMULNBITS, MLX, ONNX, SCHEMES,

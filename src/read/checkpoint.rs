@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint as its model sees them: stored tensors, and quantized weights that several of them form.
 
 use super::{SourceTensor, WeightSource};
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, beside};
+use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, Checkpoint, beside};
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
@@ -21,10 +21,8 @@ pub(crate) struct Model<'a> {
     pub tensors: Vec<StoredTensor<'a>>,
     /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The texts of the files that `ModelOpt`, GPTQ and SDNQ write next to it, if a tensor can be part of a weight.
-    pub hf_quant_config: Option<&'a str>,
-    pub quantize_config: Option<&'a str>,
-    pub quantization_config: Option<&'a str>,
+    /// The files of [`BESIDE_CONFIG`] that it has, and their texts, if a tensor can be part of a weight.
+    pub beside_config: Vec<(&'static str, &'a str)>,
     pub found: Recognized,
     /// The type that weights are decoded to by default, once the config was read for it.
     default_target: OnceLock<Dtype>,
@@ -106,17 +104,7 @@ impl<'a> Model<'a> {
 
     fn without_tensors(source: &'a Checkpoint) -> Self {
         let (tensors, places, found) = (Vec::new(), Vec::new(), Recognized::default());
-        Self {
-            source,
-            tensors,
-            places,
-            hf_quant_config: None,
-            quantize_config: None,
-            quantization_config: None,
-            found,
-            default_target: OnceLock::new(),
-            graph: None,
-        }
+        Self { source, tensors, places, beside_config: Vec::new(), found, default_target: OnceLock::new(), graph: None }
     }
 
     /// Returns a checkpoint for tasks that convert values: its tensors are not listed, because there may be a million.
@@ -186,10 +174,16 @@ impl<'a> Model<'a> {
         self.source.side_file(CONFIG)
     }
 
+    /// The names and the texts of its config and of the files next to it.
+    pub(crate) fn configs(&self) -> Result<Vec<(&'static str, &'a str)>> {
+        let config = self.source.side_file(CONFIG)?.map(|text| (CONFIG, text));
+        Ok(config.into_iter().chain(self.beside_config.iter().copied()).collect())
+    }
+
     fn read_side_files(&mut self) -> Result<()> {
-        self.hf_quant_config = self.source.side_file(HF_QUANT_CONFIG)?;
-        self.quantize_config = self.source.side_file(QUANTIZE_CONFIG)?;
-        self.quantization_config = self.source.side_file(QUANTIZATION_CONFIG)?;
+        for name in BESIDE_CONFIG {
+            self.beside_config.extend(self.source.side_file(name)?.map(|text| (*name, text)));
+        }
         Ok(())
     }
 
@@ -200,10 +194,7 @@ impl<'a> Model<'a> {
         Ok(quant::probe(&CheckpointInfo {
             tensors: &self.tensors,
             folder: self.source.config_folder(),
-            config: self.config()?,
-            hf_quant_config: self.hf_quant_config,
-            quantize_config: self.quantize_config,
-            quantization_config: self.quantization_config,
+            configs: &self.configs()?,
             metadata: &metadata,
             read: &|tensor| self.stored(tensor).small(),
         }))
@@ -249,7 +240,7 @@ impl<'a> Model<'a> {
     /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
         let scale = weight.part(Role::Scale);
-        let own = scale.and_then(|at| self.tensors[at].dtype).filter(|_| weight.layout.is_in_graph);
+        let own = scale.and_then(|at| self.tensors[at].dtype).filter(|_| weight.layout.nodes.is_some());
         own.unwrap_or_else(|| self.default_target())
     }
 

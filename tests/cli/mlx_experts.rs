@@ -220,6 +220,129 @@ fn the_type_of_the_language_model_decides_in_both_directions() {
     assert!(tensors(&bench.path("d")).keys().eq(tensors(&bench.path("m")).keys()));
 }
 
+/// The model of a kind whose names differ from those of MLX in more than the stacks.
+struct Renamed {
+    kind: &'static str,
+    /// Tensors of Hugging Face, of 64 x 64 elements where nothing else is said, and their names in MLX.
+    names: &'static [[&'static str; 2]],
+    stacks: [&'static str; 2],
+    experts: [&'static str; 2],
+}
+
+const RENAMED: &[Renamed] = &[
+    Renamed {
+        kind: "afmoe",
+        names: &[["mlp.router.gate.weight", "mlp.router.gate.weight"], ["mlp.expert_bias", "mlp.expert_bias"]],
+        stacks: ["mlp.experts.up_proj", "mlp.experts.down_proj"],
+        experts: ["mlp.experts.*.up_proj", "mlp.experts.*.down_proj"],
+    },
+    Renamed {
+        kind: "bailing_moe",
+        names: &[
+            ["mlp.gate.weight", "mlp.gate.gate_proj.weight"],
+            ["mlp.gate.expert_bias", "mlp.gate.expert_bias"],
+            ["mlp.gate_proj.weight", "mlp.gate_proj.weight"],
+        ],
+        stacks: ["mlp.switch_mlp.up_proj", "mlp.switch_mlp.down_proj"],
+        experts: ["mlp.experts.*.up_proj", "mlp.experts.*.down_proj"],
+    },
+    Renamed {
+        kind: "kimi_linear",
+        names: &[
+            ["block_sparse_moe.gate.weight", "mlp.gate.weight"],
+            ["block_sparse_moe.gate.e_score_correction_bias", "mlp.e_score_correction_bias"],
+            ["block_sparse_moe.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj.weight"],
+            ["self_attn.kv_b_proj.weight", "self_attn.kv_b_proj.weight"],
+        ],
+        stacks: ["mlp.switch_mlp.up_proj", "mlp.switch_mlp.down_proj"],
+        experts: ["block_sparse_moe.experts.*.w3", "block_sparse_moe.experts.*.w2"],
+    },
+    Renamed {
+        kind: "lfm2_moe",
+        names: &[["feed_forward.w1.weight", "feed_forward.gate_proj.weight"], ["conv.conv.weight", "conv.conv.weight"]],
+        stacks: ["feed_forward.switch_mlp.up_proj", "feed_forward.switch_mlp.down_proj"],
+        experts: ["feed_forward.experts.*.w3", "feed_forward.experts.*.w2"],
+    },
+    Renamed {
+        kind: "nemotron_h",
+        names: &[["mixer.gate.weight", "mixer.gate.weight"]],
+        stacks: ["mixer.switch_mlp.fc1", "mixer.switch_mlp.fc2"],
+        experts: ["mixer.experts.*.up_proj", "mixer.experts.*.down_proj"],
+    },
+];
+
+#[test]
+fn kinds_with_other_names_are_stacked_and_divided_again() {
+    for Renamed { kind, names, stacks, experts } in RENAMED {
+        let in_layer = |name: &str| format!("model.layers.3.{name}");
+        let shape = |name: &str| match name {
+            _ if name.contains("conv") => vec![64, 1, 3],
+            _ if name.ends_with("bias") => vec![4],
+            _ => vec![64, 64],
+        };
+        let of_expert = |expert: u64| experts.map(|name| in_layer(&name.replace('*', &expert.to_string())) + ".weight");
+        let others = names.iter().map(|[name, _]| in_layer(name));
+        let all: Vec<String> = (0..4).flat_map(of_expert).chain(others).collect();
+        let shapes: Vec<Vec<u64>> = all.iter().map(|name| shape(name)).collect();
+        let stored: Vec<(&str, &[u64])> =
+            all.iter().map(|name| &**name).zip(shapes.iter().map(|shape| &**shape)).collect();
+        let config = json!({ "model_type": kind, "num_experts": 4 }).to_string();
+        let bench = bench_with(&stored, &config);
+        let line = "quantize m --layout mlx --scheme affine4 -o q -q";
+        bench.run(line).expect(0, "", "");
+        let found = tensors(&bench.path("q"));
+        for [_, name] in *names {
+            assert!(found.contains_key(&in_layer(name)), "{kind}: {name} of {:?}", found.keys());
+        }
+        for stack in stacks {
+            for part in ["weight", "scales", "biases"] {
+                assert_eq!(found[&in_layer(&format!("{stack}.{part}"))].1[0], 4, "{kind}: {stack}");
+            }
+        }
+        let plain = found.keys().filter(|name| name.ends_with(".weight")).count();
+        assert_eq!(plain, 2 + names.iter().filter(|[name, _]| name.ends_with(".weight")).count(), "{:?}", found.keys());
+        // The routers of some kinds have 8 bits, which the config says under their new names.
+        bench.run("dequantize q -o d -q").expect(0, "", "");
+        let shapes = |folder| tensors(&bench.path(folder)).into_iter().map(|(name, (_, shape, _))| (name, shape));
+        assert!(shapes("d").eq(shapes("m")), "{kind}: {:?}", shapes("d").collect::<Vec<_>>());
+        bench.run(&format!("{line} --resume")).expect(0, "", "");
+        assert_same(&tensors(&bench.path("q")), &found);
+    }
+}
+
+#[test]
+fn codes_that_mlx_lm_would_quantize_again_are_not_written() {
+    let shapes: [(&str, &[u64]); 2] = [
+        ("model.layers.0.self_attn.kv_b_proj.weight", &[64, 64]),
+        ("model.layers.0.self_attn.o_proj.weight", &[64, 64]),
+    ];
+    for (kind, scheme, is_quantized) in
+        [("deepseek_v3", "affine8", false), ("deepseek_v3", "affine4", false), ("deepseek_v2", "affine4", true)]
+    {
+        let bench = bench_with(&shapes, &json!({ "model_type": kind }).to_string());
+        bench.run(&format!("quantize m --layout mlx --scheme {scheme} -o q -q")).expect(0, "", "");
+        let found = tensors(&bench.path("q"));
+        assert_eq!(found.contains_key("model.layers.0.self_attn.kv_b_proj.scales"), is_quantized, "{kind} {scheme}");
+    }
+}
+
+#[test]
+fn the_one_channel_of_a_kernel_of_mlx_is_moved_back() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let (stack, kernel) =
+        ("model.layers.0.feed_forward.switch_mlp.up_proj.weight", "model.layers.0.mamba.conv1d.weight");
+    let header = format!(
+        r#"{{"__metadata__":{{"format":"mlx"}},"{stack}":{{"dtype":"BF16","shape":[2,2,4],"data_offsets":[0,32]}},"{kernel}":{{"dtype":"BF16","shape":[4,3,1],"data_offsets":[32,56]}}}}"#
+    );
+    let bytes: Vec<u8> = (0..56).collect();
+    bench.write("q/model.safetensors", &crate::common::safetensors(&header, &bytes));
+    bench.write("q/config.json", br#"{"model_type": "jamba"}"#);
+    bench.run("quantize q --scheme fp8 -o o -q").expect(0, "", "");
+    let (dtype, shape, values) = &tensors(&bench.path("o"))[kernel];
+    assert_eq!((&**dtype, &shape[..], &values[..]), ("BF16", &[4, 1, 3][..], &bytes[32..]));
+}
+
 #[test]
 fn plain_stacks_of_mlx_are_divided_and_inspect_names_what_other_commands_name() {
     let bench = Bench::new();

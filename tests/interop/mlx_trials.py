@@ -39,9 +39,13 @@ def kinds():
 def store_ours(kind, path):
     """A model of mlx-lm with random weights, with experts one by one as in files of Hugging Face."""
     import mlx.core as mx
+    import mlx_experts
     import mlx_lm.utils
     from mlx.utils import tree_flatten
 
+    if kind in mlx_experts.KINDS:
+        mlx_experts.store(kind, path)
+        return
     config = SHARED | {"model_type": kind}
     model_class, arguments = mlx_lm.utils._get_classes(config)
     model = model_class(arguments.from_dict(config))

@@ -11,7 +11,9 @@
 #                                   transformers and llama.cpp load them: three minutes more
 #   tests/interop/run.sh --converter  llama.cpp's converter makes the same GGUF files of tiny models, and llama.cpp finds the tokens of
 #                                   its own tests with files of its vocabularies; with the installations of --gguf and --transformers
-#   tests/interop/run.sh --mlx      mlx quantizes to the same bytes and decodes to the same values, and mlx-lm loads models; a minute more
+#   tests/interop/run.sh --mlx      mlx quantizes to the same bytes and decodes to the same values, and mlx-lm loads models and stacks the
+#                                   same experts; three minutes more
+#   tests/interop/run.sh --lora     peft, diffusers and mlx-lm merge adapters that they make; its installation takes minutes
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #   tests/interop/run.sh --install  installs the libraries and ends
 #                                   All switches can be given
@@ -28,6 +30,7 @@ with_quantized=
 with_gguf=
 with_converter=
 with_mlx=
+with_lora=
 with_models=
 install_only=
 for switch in "$@"; do
@@ -39,9 +42,10 @@ for switch in "$@"; do
         --gguf) with_gguf=yes ;;
         --converter) with_converter=yes ;;
         --mlx) with_mlx=yes ;;
+        --lora) with_lora=yes ;;
         --models) with_models=yes ;;
         --install) install_only=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--converter] [--mlx] [--models] [--install]" >&2; exit 2 ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--converter] [--mlx] [--lora] [--models] [--install]" >&2; exit 2 ;;
     esac
 done
 
@@ -77,6 +81,7 @@ if [ -z "${PYTHON-}" ]; then
         export TCAST_LLAMA_CPP
     fi
     [ -z "$with_mlx" ] || install requirements-mlx.txt
+    [ -z "$with_lora" ] || install requirements-lora.txt
     # Without the packages that these would bring: the models are data.
     [ -z "$with_models" ] || install requirements-models.txt --no-deps
     if [ -n "$with_quantized" ]; then
@@ -107,5 +112,5 @@ export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints torch_scans distributed} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes transformers_experts kinds_of_models} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
-    ${with_mlx:+mlx_models}${with_mlx:+${with_transformers:+ kinds_of_mlx}} \
+    ${with_lora:+lora_merges} ${with_mlx:+mlx_models mlx_experts}${with_mlx:+${with_transformers:+ kinds_of_mlx}} \
     ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}} ${with_converter:+llama_cpp_converts llama_cpp_tokenizes}

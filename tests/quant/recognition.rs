@@ -87,13 +87,12 @@ impl Checkpoint {
         if !self.torchao.is_empty() {
             metadata.push(("tensor_names", &names));
         }
+        let configs = [("config.json", &self.config), ("hf_quant_config.json", &self.hf_quant_config)];
+        let configs: Vec<_> = configs.iter().filter_map(|(file, text)| Some((*file, text.as_deref()?))).collect();
         run(&CheckpointInfo {
             tensors: &tensors,
             folder: std::path::Path::new(""),
-            config: self.config.as_deref(),
-            hf_quant_config: self.hf_quant_config.as_deref(),
-            quantize_config: None,
-            quantization_config: None,
+            configs: &configs,
             metadata: &metadata,
             read: &|index| Ok(self.tensors[index].bytes.clone()),
         })

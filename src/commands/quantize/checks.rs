@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{
-    COMPRESSED_TENSORS, CodeType, EncodeArithmetic, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse, ScaleChoice,
-    Scheme, SchemeLayout,
+    COMPRESSED_TENSORS, CodeNodes, CodeType, EncodeArithmetic, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse,
+    ScaleChoice, Scheme, SchemeLayout,
 };
 use crate::read::Model;
 use crate::text::flag_with;
@@ -52,8 +52,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         let stored = scheme.in_layout(Some(layout)).or_else(|| scheme.in_model(options.layout));
         stored.map_or_else(|| scheme.has_group_size(), SchemeLayout::has_group_size)
     };
-    let is_multiplied =
-        |scheme: &Scheme| scheme.in_model(options.layout).is_some_and(|stored| stored.name == MATMULNBITS);
+    let is_multiplied = |scheme: &Scheme| {
+        scheme.in_model(options.layout).is_some_and(|stored| stored.row.nodes == Some(CodeNodes::Product))
+    };
     if options.accuracy_level.is_some() && !args.schemes().any(is_multiplied) {
         return Err(no_effect("--accuracy-level", format!("it is for the layout {MATMULNBITS}")));
     }

@@ -3,21 +3,11 @@
 
 use super::naming::model_type;
 use super::{CONFIG, Checkpoint, ExpertForm};
-use crate::container::{Data, Input, Tensor};
+use crate::container::{Data, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
-
-/// The module of stacked experts, between dots.
-const STACK: &str = ".switch_mlp.";
-
-/// The projections of an expert in MLX, with their names in modules `block_sparse_moe` of Hugging Face, which other modules
-/// call as MLX does.
-const PROJECTIONS: [(&str, &str); 3] = [("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
-
-/// The module that has projections of these other names.
-const SPARSE_BLOCK: &str = "block_sparse_moe";
 
 /// The names of the experts of a kind of models in both forms.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,43 +26,132 @@ pub(crate) const PLAIN_EXPERTS: &ExpertNames =
 
 const NUMBERED: ExpertNames = ExpertNames { up: &["w1", "w3"], down: &["w2"], modules: &[] };
 
-/// Kinds of models with the same names of experts, by `model_type`.
-struct ExpertKinds {
-    names: &'static ExpertNames,
-    /// The stacks of MLX hold what Hugging Face stores for each expert (mlx-lm, `sanitize`).
-    in_mlx: &'static [&'static str],
-    others: &'static [&'static str],
+/// How MLX names the experts of a kind of models, and the modules next to them (mlx-lm 0.32.2, `sanitize`).
+#[derive(Debug, PartialEq, Eq)]
+pub struct MlxStacks {
+    /// The module of the stacks, in place of `experts`.
+    module: &'static str,
+    /// The weights of an expert: their names in files of Hugging Face, and in MLX.
+    weights: &'static [[&'static str; 2]],
+    /// Beginnings of names in a layer: in files of Hugging Face, and in MLX. The first that fits counts.
+    modules: &'static [[&'static str; 2]],
 }
 
-/// All kinds of models whose experts tcast stacks and divides. transformers 5 does the same when it loads and saves
-/// (`conversion_mapping.py`).
-const KINDS: &[ExpertKinds] = &[
-    ExpertKinds {
-        names: PLAIN_EXPERTS,
-        in_mlx: &[
+const SWITCH: MlxStacks = MlxStacks {
+    module: "switch_mlp",
+    weights: &[["gate_proj", "gate_proj"], ["down_proj", "down_proj"], ["up_proj", "up_proj"]],
+    modules: &[],
+};
+
+const NUMBERED_SWITCH: MlxStacks =
+    MlxStacks { weights: &[["w1", "gate_proj"], ["w2", "down_proj"], ["w3", "up_proj"]], ..SWITCH };
+
+/// The forms of MLX, by `model_type`. mlx-lm stacks the experts of some more kinds, which it changes in another way too:
+/// see [`REFUSED`].
+const MLX_KINDS: &[(MlxStacks, &[&str])] = &[
+    (
+        SWITCH,
+        &[
+            "bailing_hybrid",
             "deepseek",
             "deepseek_v2",
             "deepseek_v3",
+            "deepseek_v32",
             "ernie4_5_moe",
+            "exaone_moe",
             "glm4_moe",
+            "glm4_moe_lite",
+            "glm_moe_dsa",
+            "hunyuan",
+            "jamba",
+            "joyai_llm_flash",
             "kimi_k2",
+            "longcat_flash",
+            "mellum",
+            "mimo_v2_flash",
+            "mistral4",
             "olmoe",
             "qwen2_moe",
             "qwen3_moe",
+            "solar_open",
         ],
-        others: &[
+    ),
+    (NUMBERED_SWITCH, &["minimax", "minimax_m2", "minimax_m3_vl_text", "mixtral", "phimoe"]),
+    (MlxStacks { module: "experts", ..SWITCH }, &["Klear", "afmoe", "dots1"]),
+    (
+        MlxStacks {
+            modules: &[["mlp.gate.expert_bias", "mlp.gate.expert_bias"], ["mlp.gate.", "mlp.gate.gate_proj."]],
+            ..SWITCH
+        },
+        &["bailing_moe", "bailing_moe_linear"],
+    ),
+    (
+        MlxStacks {
+            modules: &[
+                ["mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"],
+                ["mlp.gate.", "mlp.gate.proj."],
+            ],
+            ..SWITCH
+        },
+        &["laguna"],
+    ),
+    (
+        MlxStacks {
+            modules: &[
+                ["block_sparse_moe.gate.e_score_correction_bias", "mlp.e_score_correction_bias"],
+                ["block_sparse_moe.gate.", "mlp.gate."],
+                ["block_sparse_moe.shared_experts.", "mlp.shared_experts."],
+                ["block_sparse_moe.switch_mlp.", "mlp.switch_mlp."],
+            ],
+            ..NUMBERED_SWITCH
+        },
+        &["kimi_linear"],
+    ),
+    (
+        MlxStacks {
+            modules: &[
+                ["feed_forward.w1.", "feed_forward.gate_proj."],
+                ["feed_forward.w2.", "feed_forward.down_proj."],
+                ["feed_forward.w3.", "feed_forward.up_proj."],
+            ],
+            ..NUMBERED_SWITCH
+        },
+        &["lfm2_moe"],
+    ),
+    (MlxStacks { weights: &[["down_proj", "fc2"], ["up_proj", "fc1"]], ..SWITCH }, &["nemotron_h"]),
+];
+
+/// Kinds of models whose experts mlx-lm stacks, and what else it does with them that has no place in a file.
+const REFUSED: &[(&str, &str)] = &[
+    ("deepseek_v41", "mlx-lm divides and packs other weights of it while it stacks experts"),
+    ("deepseek_v41_text", "mlx-lm divides and packs other weights of it while it stacks experts"),
+    ("kimi_k3", "mlx-lm packs its experts as MXFP4 while it stacks them"),
+    ("qwen3_next", "mlx-lm adds 1 to its norms while it stacks experts, and only then"),
+];
+
+/// Kinds of models with the same names of experts, by `model_type`: all whose stacks and single experts transformers 5 makes
+/// of each other when it loads and saves (`conversion_mapping.py`), and older ones of the same form.
+const KINDS: &[(&ExpertNames, &[&str])] = &[
+    (
+        PLAIN_EXPERTS,
+        &[
             "afmoe",
             "axk1",
             "axk2",
             "bailing_hybrid",
             "beam",
             "cohere2_moe",
+            "deepseek",
             "deepseek_ocr2",
+            "deepseek_v2",
+            "deepseek_v3",
             "deepseek_v32",
             "dots1",
+            "ernie4_5_moe",
             "exaone_moe",
             "flex_olmo",
             "flint",
+            "glm4_moe",
             "glm4_moe_lite",
             "glm4v_moe",
             "glm5_next",
@@ -81,13 +160,17 @@ const KINDS: &[ExpertKinds] = &[
             "hunyuan_v1_moe",
             "hy_v3",
             "jamba",
+            "kimi_k2",
             "kimi_k25",
             "kolibri1",
             "laguna",
             "longcat_flash",
             "mellum",
             "mimo_v2_flash",
+            "olmoe",
+            "qwen2_moe",
             "qwen3_5_moe_text",
+            "qwen3_moe",
             "qwen3_next",
             "qwen3_omni_moe",
             "qwen3_omni_moe_text",
@@ -97,49 +180,42 @@ const KINDS: &[ExpertKinds] = &[
             "sarvam_moe",
             "solar_open",
         ],
-    },
-    ExpertKinds {
-        names: &ExpertNames { modules: &[["block_sparse_moe.", "mlp."]], ..NUMBERED },
-        in_mlx: &["minimax", "mixtral"],
-        others: &["kimi_linear", "minimax_m2"],
-    },
-    ExpertKinds {
-        names: &ExpertNames {
+    ),
+    (
+        &ExpertNames { modules: &[["block_sparse_moe.", "mlp."]], ..NUMBERED },
+        &["kimi_linear", "minimax", "minimax_m2", "mixtral"],
+    ),
+    (
+        &ExpertNames {
             modules: &[["block_sparse_moe.gate.", "mlp.router."], ["block_sparse_moe.", "mlp."]],
             ..NUMBERED
         },
-        in_mlx: &["phimoe"],
-        others: &[],
-    },
-    ExpertKinds {
-        names: &ExpertNames {
+        &["phimoe"],
+    ),
+    (
+        &ExpertNames {
             modules: &[
                 ["block_sparse_moe.e_score_correction_bias", "mlp.gate.e_score_correction_bias"],
                 ["block_sparse_moe.", "mlp."],
             ],
             ..NUMBERED
         },
-        in_mlx: &[],
-        others: &["minimax_m3_vl"],
-    },
-    ExpertKinds {
-        names: &ExpertNames { modules: &[["ffn.", "mlp."]], ..NUMBERED },
-        in_mlx: &[],
-        others: &["deepseek_v4"],
-    },
-    ExpertKinds { names: &NUMBERED, in_mlx: &[], others: &["lfm2_moe"] },
-    ExpertKinds {
-        names: &ExpertNames { up: &["up_proj"], down: &["down_proj"], modules: &[] },
-        in_mlx: &[],
-        others: &["nemotron_h"],
-    },
+        &["minimax_m3_vl"],
+    ),
+    (&ExpertNames { modules: &[["ffn.", "mlp."]], ..NUMBERED }, &["deepseek_v4"]),
+    (&NUMBERED, &["lfm2_moe"]),
+    (&ExpertNames { up: &["up_proj"], down: &["down_proj"], modules: &[] }, &["nemotron_h"]),
 ];
+
+/// Returns the row of a kind of models.
+fn of_kind<T>(rows: &'static [(T, &[&str])], kind: &str) -> Option<&'static T> {
+    rows.iter().find(|(_, kinds)| kinds.contains(&kind)).map(|(row, _)| row)
+}
 
 impl ExpertNames {
     /// Returns the names of a kind of models, by `model_type`.
     pub(crate) fn of_kind(kind: &str) -> Option<&'static Self> {
-        let row = KINDS.iter().find(|row| row.in_mlx.iter().chain(row.others).any(|known| *known == kind));
-        row.map(|row| row.names)
+        of_kind(KINDS, kind).copied()
     }
 
     /// Returns the weights of an expert that a stack of this name holds; `None` for other names.
@@ -164,22 +240,89 @@ impl ExpertNames {
     /// the names of layers with experts, with their last dots.
     fn moved(&self, name: &str, form: ExpertForm, layers: &HashSet<String>) -> Option<String> {
         let layer = name.match_indices('.').map(|(at, _)| &name[..=at]).find(|layer| layers.contains(*layer))?;
-        self.modules.iter().find_map(|[single, stacked]| {
-            let (from, to) = if form == ExpertForm::Single { (stacked, single) } else { (single, stacked) };
-            Some(format!("{layer}{to}{}", name[layer.len()..].strip_prefix(from)?))
-        })
+        moved(self.modules, layer, &name[layer.len()..], form)
     }
 }
 
 /// Parts of names of tensors that MLX makes of others: Hugging Face has no such tensors.
 const DERIVED: [&str; 2] = [".embed_q.", ".unembed_out."];
 
-/// Returns the module of the stack of an expert's module: `x.switch_mlp.gate_proj` of `x.experts.3.gate_proj`. `None` for
-/// other modules.
+impl MlxStacks {
+    /// Returns the form of a kind of models in MLX. Fails if tcast does not know it.
+    pub(crate) fn of_kind(kind: Option<&str>) -> Result<&'static Self> {
+        if let Some(form) = kind.and_then(|kind| of_kind(MLX_KINDS, kind)) {
+            return Ok(form);
+        }
+        let what = match kind {
+            Some(kind) => {
+                let reason = REFUSED.iter().find(|(refused, _)| *refused == kind).map(|(_, reason)| *reason);
+                let reason = reason.unwrap_or("tcast does not know how MLX stacks its experts");
+                format!("is a model of type '{}', and {reason}", shorten(kind))
+            }
+            None => "has no config.json with a model_type, which determines how MLX stacks experts".to_owned(),
+        };
+        Err(Error::new(what).of(Kind::Unmapped))
+    }
+
+    /// Returns the module of the stack of an expert's module: `x.switch_mlp.gate_proj` of `x.experts.3.gate_proj`. `None`
+    /// for other modules.
+    fn stack_of(&self, module: &str) -> Option<String> {
+        let ExpertName { layer, own, .. } = ExpertName::new(module)?;
+        let [_, stacked] = self.weights.iter().find(|[single, _]| *single == own)?;
+        let stack = format!("{layer}.{}.{stacked}", self.module);
+        Some(self.moved(&stack, ExpertForm::Stacked).unwrap_or(stack))
+    }
+
+    /// Returns the name of a module in MLX, if it is another.
+    pub(crate) fn module_of(&self, module: &str) -> Option<String> {
+        let moved = || Some(self.name_of(&format!("{module}."))?.trim_end_matches('.').to_owned());
+        self.stack_of(module).or_else(moved)
+    }
+
+    /// Returns the name in MLX of a tensor that is no part of an expert, if it is another.
+    pub(crate) fn name_of(&self, tensor: &str) -> Option<String> {
+        self.moved(tensor, ExpertForm::Stacked)
+    }
+
+    /// Returns the name in this form of a tensor in a layer of the other form, if it is another.
+    fn moved(&self, name: &str, form: ExpertForm) -> Option<String> {
+        let layer = layer_in(name).filter(|_| !self.modules.is_empty())?;
+        moved(self.modules, layer, &name[layer.len()..], form).filter(|new| new != name)
+    }
+
+    /// Splits the name of a tensor of a stack into the layer, the name of the weight in files of Hugging Face, and the part
+    /// of it, such as `weight` or `scales`. `None` for other tensors.
+    fn parts_of<'n>(&self, stack: &'n str) -> Option<(&'n str, &'static str, &'n str)> {
+        let (module, part) = stack.rsplit_once('.')?;
+        let (module, own) = module.rsplit_once('.')?;
+        let layer = module.strip_suffix(self.module)?.strip_suffix('.')?;
+        let [single, _] = self.weights.iter().find(|[_, stacked]| *stacked == own)?;
+        Some((layer, single, part))
+    }
+}
+
+/// Returns the names that MLX could have for a module.
+pub(crate) fn names_in_mlx(module: &str) -> impl Iterator<Item = String> {
+    MLX_KINDS.iter().filter_map(|(form, _)| form.module_of(module))
+}
+
+/// Returns the module of the stack that MLX could have for an expert's module; `None` for other modules.
 pub(crate) fn stack_of(module: &str) -> Option<String> {
-    let ExpertName { layer, own: projection, .. } = ExpertName::new(module)?;
-    let known = PROJECTIONS.iter().find(|(name, other)| projection == projection_in(layer, name, other))?;
-    Some(format!("{layer}{STACK}{}", known.0))
+    MLX_KINDS.iter().find_map(|(form, _)| form.stack_of(module))
+}
+
+/// Returns the beginning of a name in a layer up to the number of the layer, with the dot behind it.
+fn layer_in(name: &str) -> Option<&str> {
+    let mut ends = name.match_indices('.').map(|(at, _)| &name[..=at]);
+    ends.find(|layer| layer[..layer.len() - 1].rsplit('.').next().is_some_and(|number| number.parse::<u32>().is_ok()))
+}
+
+/// Returns the name in this form of `own` in a layer, if a row fits.
+fn moved(rows: &[[&str; 2]], layer: &str, own: &str, form: ExpertForm) -> Option<String> {
+    rows.iter().find_map(|[single, stacked]| {
+        let (from, to) = if form == ExpertForm::Single { (stacked, single) } else { (single, stacked) };
+        Some(format!("{layer}{to}{}", own.strip_prefix(from)?))
+    })
 }
 
 /// The place of a tensor of an expert in a stack.
@@ -198,10 +341,10 @@ pub(crate) struct PlaceInStack<'a> {
 impl<'a> PlaceInStack<'a> {
     /// Returns the place in MLX: in `x.switch_mlp.gate_proj.scales` for `x.experts.3.gate_proj.scales`. `None` for other
     /// tensors.
-    pub(crate) fn in_mlx(tensor: &'a str) -> Option<Self> {
+    pub(crate) fn in_mlx(tensor: &'a str, form: &MlxStacks) -> Option<Self> {
         let (module, own) = tensor.rsplit_once('.')?;
         let ExpertName { layer, number, .. } = ExpertName::new(module)?;
-        Some(Self { stack: format!("{}.{own}", stack_of(module)?), layer, expert: number, parts: &[], part: 0 })
+        Some(Self { stack: format!("{}.{own}", form.stack_of(module)?), layer, expert: number, parts: &[], part: 0 })
     }
 
     /// Returns the place in a bank of Hugging Face: the second half of an expert in `x.experts.gate_up_proj` for
@@ -255,48 +398,6 @@ impl<'a> ExpertName<'a> {
     }
 }
 
-/// Refuses stacks of a model of an unknown type.
-pub(crate) fn check_stacked(kind: Option<&str>) -> Result<()> {
-    let mut known: Vec<&str> = KINDS.iter().flat_map(|row| row.in_mlx).copied().collect();
-    if kind.is_some_and(|kind| known.contains(&kind)) {
-        return Ok(());
-    }
-    known.sort_unstable();
-    let what = match kind {
-        Some(kind) => format!("is a model of type '{}', and", shorten(kind)),
-        None => "has no config.json with a model_type, and".to_owned(),
-    };
-    let message = format!("{what} tcast knows how MLX stacks the experts of {}", known.join(", "));
-    Err(Error::new(message).of(Kind::Unmapped))
-}
-
-/// Returns the name of a projection of a layer in checkpoints of Hugging Face.
-fn projection_in<'n>(layer: &str, name: &'n str, other: &'n str) -> &'n str {
-    if layer.ends_with(SPARSE_BLOCK) { other } else { name }
-}
-
-/// The parts of the name of a stacked tensor.
-struct StackedName<'a> {
-    layer: &'a str,
-    projection: &'static str,
-    /// Its own name in the module, such as `weight` or `scales`.
-    part: &'a str,
-}
-
-impl<'a> StackedName<'a> {
-    fn new(name: &'a str) -> Option<Self> {
-        let (layer, own) = name.split_once(STACK)?;
-        let (projection, part) = own.split_once('.')?;
-        let (name, other) = PROJECTIONS.iter().find(|(known, _)| *known == projection)?;
-        Some(Self { layer, projection: projection_in(layer, name, other), part })
-    }
-
-    fn of_expert(&self, number: u64) -> String {
-        let Self { layer, projection, part } = self;
-        format!("{layer}.experts.{number}.{projection}.{part}")
-    }
-}
-
 impl Checkpoint {
     /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
     /// quantized weight of MLX.
@@ -318,34 +419,42 @@ impl Checkpoint {
     /// # Errors
     /// When Hugging Face has no name for a tensor.
     pub(crate) fn divide_stacks(&mut self) -> Result<()> {
-        let is_stack = |(_, tensor): (&Input, &Tensor)| tensor.name.contains(STACK);
-        if !self.tensors().any(is_stack) || !self.is_of_mlx() {
+        if !self.is_of_mlx() {
             return Ok(());
         }
         let kind = self.side_file(CONFIG)?.and_then(model_type);
-        check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
-        let weights = self.tensors().filter_map(|(_, tensor)| {
-            let module = tensor.name.strip_suffix(".weight").filter(|module| module.contains(STACK))?;
-            Some((module, *tensor.shape.first()?))
+        let form = match MlxStacks::of_kind(kind.as_deref()) {
+            Ok(form) => form,
+            Err(_) if !self.tensors().any(|(_, tensor)| tensor.name.contains(".switch_mlp.")) => return Ok(()),
+            Err(error) => return Err(error.in_file(&self.path)),
+        };
+        // The names without those that MLX gives to modules next to the experts.
+        let single =
+            |tensor: &Tensor| form.moved(&tensor.name, ExpertForm::Single).unwrap_or_else(|| tensor.name.to_string());
+        let names: Vec<Vec<String>> =
+            self.shards.iter().map(|shard| shard.contents.tensors.iter().map(single).collect()).collect();
+        let tensors =
+            || (self.shards.iter().zip(&names)).map(|(shard, names)| shard.contents.tensors.iter().zip(names));
+        let weights = tensors().flatten().filter_map(|(tensor, name)| {
+            let is_weight = form.parts_of(name).is_some_and(|(.., part)| part == "weight");
+            Some((module_of(name), *tensor.shape.first().filter(|_| is_weight)?))
         });
         let counts: HashMap<&str, u64> = weights.collect();
-        let stacks: Result<Vec<Vec<Option<ExpertStack>>>> = (self.shards.iter())
+        let divided: Result<Vec<Vec<Divided>>> = tensors()
             .map(|shard| {
-                let stacks = shard.contents.tensors.iter().map(|tensor| {
-                    let stack = ExpertStack::of(tensor, &counts);
-                    stack.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
+                let divided = shard.map(|(tensor, name)| {
+                    let divided = Divided::of(tensor, name, form, &counts);
+                    divided.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
                 });
-                stacks.collect()
+                divided.collect()
             })
             .collect();
-        let stacks = stacks?;
-        self.check_count(stacks.iter().flatten().flatten().map(|stack| stack.count).sum())?;
-        let divided: Vec<Vec<Tensor>> = (self.shards.iter().zip(&stacks))
-            .map(|(shard, stacks)| {
-                let tensors = shard.contents.tensors.iter().zip(stacks);
-                tensors.flat_map(|(tensor, stack)| tensors_of(tensor, stack.as_ref())).collect()
-            })
-            .collect();
+        let divided = divided?;
+        self.check_count(
+            divided.iter().flatten().filter_map(|divided| divided.stack.as_ref()).map(|stack| stack.count).sum(),
+        )?;
+        let divided: Vec<Vec<Tensor>> =
+            divided.iter().map(|shard| shard.iter().flat_map(Divided::tensors).collect()).collect();
         for (shard, tensors) in self.shards.iter_mut().zip(divided) {
             shard.contents.tensors = tensors;
         }
@@ -388,9 +497,17 @@ const MOST_EXPERTS: u64 = 1 << 14;
 const FEW_EXPERTS: u64 = 1 << 10;
 const LEAST_BYTES: u64 = 64;
 
+/// A tensor of MLX with its name in files of Hugging Face, and the experts in it if it is a stack.
+struct Divided<'a> {
+    tensor: &'a Tensor,
+    name: &'a str,
+    stack: Option<ExpertStack<'a>>,
+}
+
 /// The experts of a stacked tensor.
 struct ExpertStack<'a> {
-    name: StackedName<'a>,
+    /// The layer, the name of the weight, and the part of it.
+    name: (&'a str, &'static str, &'a str),
     count: u64,
     /// True if all experts have the same elements.
     is_shared: bool,
@@ -398,46 +515,57 @@ struct ExpertStack<'a> {
     shape: &'a [u64],
 }
 
-impl<'a> ExpertStack<'a> {
-    /// Describes a stack; `None` for another tensor. `counts` has the number of experts of each module with stacks.
-    fn of(tensor: &'a Tensor, counts: &HashMap<&str, u64>) -> Result<Option<Self>> {
+impl<'a> Divided<'a> {
+    /// Describes a tensor. `counts` has the number of experts of each module with stacks.
+    fn of(tensor: &'a Tensor, name: &'a str, form: &MlxStacks, counts: &HashMap<&str, u64>) -> Result<Self> {
         let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
-        if DERIVED.iter().any(|part| tensor.name.contains(part)) {
+        if DERIVED.iter().any(|part| name.contains(part)) {
             return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
         }
-        if !tensor.name.contains(STACK) {
-            return Ok(None);
-        }
-        let Some(name) = StackedName::new(&tensor.name) else {
-            return unmapped("is a stack of experts for which Hugging Face has no name");
+        let Some(parts) = form.parts_of(name) else {
+            if name.contains(".switch_mlp.") {
+                return unmapped("is a stack of experts for which Hugging Face has no name");
+            }
+            return Ok(Self { tensor, name, stack: None });
         };
-        let count = tensor.name.rsplit_once('.').and_then(|(module, _)| counts.get(module)).copied();
-        let Some(count) = count.filter(|count| (1..=MOST_EXPERTS).contains(count)) else {
+        let Some(count) = counts.get(module_of(name)).copied().filter(|count| (1..=MOST_EXPERTS).contains(count))
+        else {
             return unmapped("is not a stack of experts");
         };
         let Data::Mapped { range, .. } = &tensor.data else {
             return unmapped("is a stack of experts whose elements are not stored as they are");
         };
-        match &tensor.shape[..] {
-            [own, ..] if *own == count && range.is_empty() => unmapped("is a stack of experts without elements"),
-            [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => {
-                Ok(Some(Self { name, count, is_shared: false, shape }))
+        let (is_shared, shape) = match &tensor.shape[..] {
+            [own, ..] if *own == count && range.is_empty() => {
+                return unmapped("is a stack of experts without elements");
             }
+            [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => (false, shape),
             // A global scale can be one number for all experts.
-            _ if name.part == "global_scale" && tensor.count == 1 => {
-                Ok(Some(Self { name, count, is_shared: true, shape: &[] }))
-            }
-            _ => unmapped("has parts of another number of experts than the weight of its module"),
-        }
+            _ if parts.2 == "global_scale" && tensor.count == 1 => (true, &[][..]),
+            _ => return unmapped("has parts of another number of experts than the weight of its module"),
+        };
+        Ok(Self { tensor, name, stack: Some(ExpertStack { name: parts, count, is_shared, shape }) })
     }
 
-    fn expert(&self, tensor: &Tensor, number: u64) -> Tensor {
-        let own = if self.is_shared { tensor.clone() } else { tensor.part(number, self.count) };
-        Tensor { name: self.name.of_expert(number).into(), shape: self.shape.into(), ..own }
+    /// Returns the tensors of the experts, or the tensor. mlx-lm moves the one channel of kernels of Hugging Face,
+    /// [channels, 1, width], to the end, which moves no element.
+    fn tensors(&self) -> Vec<Tensor> {
+        let Some(ExpertStack { name: (layer, own, part), count, is_shared, shape }) = self.stack else {
+            let shape = match self.tensor.shape[..] {
+                [channels, width, 1] if self.name.contains("conv") => [channels, 1, width].into(),
+                _ => self.tensor.shape.clone(),
+            };
+            return vec![Tensor { name: self.name.into(), shape, ..self.tensor.clone() }];
+        };
+        let expert = |number| {
+            let tensor = if is_shared { self.tensor.clone() } else { self.tensor.part(number, count) };
+            Tensor { name: format!("{layer}.experts.{number}.{own}.{part}").into(), shape: shape.into(), ..tensor }
+        };
+        (0..count).map(expert).collect()
     }
 }
 
-/// Returns the tensors of the experts of a stack, or the tensor.
-fn tensors_of(tensor: &Tensor, stack: Option<&ExpertStack>) -> Vec<Tensor> {
-    stack.map_or_else(|| vec![tensor.clone()], |stack| (0..stack.count).map(|at| stack.expert(tensor, at)).collect())
+/// Returns the module of a tensor: its name without the part behind the last dot.
+fn module_of(tensor: &str) -> &str {
+    tensor.rsplit_once('.').map_or("", |(module, _)| module)
 }

@@ -16,8 +16,9 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
+pub use experts::MlxStacks;
 pub(crate) use experts::{
-    ExpertNames, PLAIN_EXPERTS, PlaceInStack, check_stacked, layer_of_expert, name_of_expert, stack_of,
+    ExpertNames, PLAIN_EXPERTS, PlaceInStack, layer_of_expert, name_of_expert, names_in_mlx, stack_of,
 };
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
@@ -26,7 +27,7 @@ pub(crate) use naming::model_type;
 pub use naming::{AssembledTensor, Naming};
 pub(crate) use side_files::describes;
 pub use side_files::{
-    CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype,
+    BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype,
 };
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};

@@ -12,8 +12,8 @@ use super::check::plans;
 use super::output::{OutputPlace, PlannedOutput};
 use super::{IfExists, Job};
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, SideFiles, as_safetensors,
-    index_in_place_of, index_text, shard_names, with_dtype,
+    BESIDE_CONFIG, CONFIG, Checkpoint, INDEX, SideFiles, as_safetensors, index_in_place_of, index_text, shard_names,
+    with_dtype,
 };
 use crate::container::{self, Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
@@ -256,9 +256,9 @@ fn check_names(plans: &[Plan]) -> Result<()> {
 /// Refuses descriptions of quantized weights that would stay next to a new checkpoint, because readers would apply them
 /// to it.
 fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
-    for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG, QUANTIZATION_CONFIG] {
+    for name in BESIDE_CONFIG {
         let path = folder.join(name);
-        if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
+        if manifest.files().all(|file| file != *name) && path.try_exists().is_ok_and(|is_there| is_there) {
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
             return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::FOLDER)));
         }

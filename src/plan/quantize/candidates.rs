@@ -160,8 +160,9 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the reason why engines need a weight unquantized, according to its name in the output.
     pub(super) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
-        let reason = self.policy.reason(self.new_name(name), has_four_bits)?;
-        let is_quantized = self.layout == mlx::NAME && mlx::quantizes(reason, self.facts.kind.as_deref());
+        let is_of_mlx = self.layout == mlx::NAME;
+        let reason = self.policy.reason(self.new_name(name), has_four_bits || is_of_mlx)?;
+        let is_quantized = is_of_mlx && mlx::quantizes(reason, self.facts.kind.as_deref());
         (!is_quantized).then_some(reason)
     }
 

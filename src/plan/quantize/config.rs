@@ -1,6 +1,7 @@
 //! The config that describes the result to engines.
 
 use super::{Planner, WeightCandidates};
+use crate::container::checkpoint::MlxStacks;
 use crate::error::Result;
 use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, is_composite};
 use crate::select::KeptReason;
@@ -9,10 +10,14 @@ use crate::select::heads::is_head;
 use crate::select::policy::{module_of, shared_block};
 
 impl Planner<'_, '_> {
-    /// Lists the quantized groups, and the kept modules. `has_stacks` is true if experts are stored as stacks.
-    pub(super) fn config(&self, candidates: &WeightCandidates, has_stacks: bool) -> Result<EngineConfig> {
+    /// Lists the quantized groups, and the kept modules. `stacks` has the form of the stacks of experts in MLX.
+    pub(super) fn config(
+        &self,
+        candidates: &WeightCandidates,
+        stacks: Option<&'static MlxStacks>,
+    ) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
-        let mut kept = KeptModules { has_stacks, ..KeptModules::default() };
+        let mut kept = KeptModules { stacks, ..KeptModules::default() };
         for weight in &candidates.weights {
             let name = self.new_name(&weight.name);
             match &weight.decision {

@@ -13,15 +13,55 @@ use crate::select::policy::module_of;
 pub(super) use crate::quant::MLX as NAME;
 
 /// Types of models whose routers are linear layers, which MLX can quantize.
-const LINEAR_ROUTERS: &[&str] =
-    &["ernie4_5_moe", "minimax", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe", "qwen3_next"];
+const LINEAR_ROUTERS: &[&str] = &[
+    "Klear",
+    "afmoe",
+    "bailing_moe",
+    "bailing_moe_linear",
+    "ernie4_5_moe",
+    "hunyuan",
+    "jamba",
+    "kimi_linear",
+    "laguna",
+    "lfm2_moe",
+    "longcat_flash",
+    "mellum",
+    "minimax",
+    "minimax_m2",
+    "minimax_m3_vl_text",
+    "mistral4",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+];
 
 /// Ends of the modules that get 8 bits, by type of model.
-const EIGHT_BITS: &[(&str, &[&str])] = &[
-    ("granite", &["self_attn.o_proj", "mlp.down_proj", "lm_head"]),
-    ("minimax", &["block_sparse_moe.gate"]),
-    ("qwen3_moe", &["mlp.gate"]),
-    ("qwen3_next", &["mlp.gate", "shared_expert_gate"]),
+const EIGHT_BITS: &[(&[&str], &[&str])] = &[
+    (&["granite"], &["self_attn.o_proj", "mlp.down_proj", "lm_head"]),
+    (&["kimi_linear", "minimax", "minimax_m2", "minimax_m3_vl_text"], &["block_sparse_moe.gate"]),
+    (&["Klear", "bailing_moe", "bailing_moe_linear", "laguna", "mellum", "qwen3_moe"], &["mlp.gate"]),
+    (&["afmoe"], &["router.gate"]),
+    (&["jamba"], &["router"]),
+    (&["lfm2_moe"], &["feed_forward.gate"]),
+    (&["longcat_flash"], &["classifier"]),
+    (&["qwen3_next"], &["mlp.gate", "shared_expert_gate"]),
+];
+
+/// Types of models whose `kv_b_proj` mlx-lm divides and transposes when it loads a model. It would quantize codes again.
+const ABSORBED: &[&str] = &[
+    "bailing_hybrid",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "joyai_llm_flash",
+    "kimi_k2",
+    "kimi_linear",
+    "longcat_flash",
+    "mistral4",
 ];
 
 /// Types of models whose head mlx-lm normalizes while it loads it, if it is plain.
@@ -33,6 +73,7 @@ pub(super) fn quantizes(reason: KeptReason, kind: Option<&str>) -> bool {
         KeptReason::Embedding => true,
         KeptReason::Head => !kind.is_some_and(|kind| PLAIN_HEADS.contains(&kind)),
         KeptReason::Router => kind.is_some_and(|kind| LINEAR_ROUTERS.contains(&kind)),
+        KeptReason::Absorbed => !kind.is_some_and(|kind| ABSORBED.contains(&kind)),
         _ => false,
     }
 }
@@ -49,7 +90,9 @@ impl Planner<'_, '_> {
     /// Returns the target for a weight that gets another scheme in MLX than the other weights of its model.
     pub(super) fn scheme_of_mlx(&self, name: &str) -> Option<SchemeTarget> {
         let module = module_of(self.new_name(name)).filter(|_| self.layout == NAME)?;
-        let (_, ends) = EIGHT_BITS.iter().find(|(kind, _)| self.facts.kind.as_deref() == Some(kind))?;
+        let (_, ends) = EIGHT_BITS
+            .iter()
+            .find(|(kinds, _)| self.facts.kind.as_deref().is_some_and(|kind| kinds.contains(&kind)))?;
         let scheme = ends.iter().any(|end| module.ends_with(end)).then(|| Scheme::find("affine8"))??;
         Some(SchemeTarget::new(scheme, scheme.in_layout(Some(NAME))?))
     }

@@ -31,7 +31,7 @@ use super::step::TensorIndex;
 use super::steps::Steps;
 use super::weight_rows::WeightValues;
 use super::{PlanFindings, Planned, Request};
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG};
+use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::lora::Merges;
@@ -166,7 +166,7 @@ impl<'a> Planned<'a> {
         planner.recover(&mut candidates.weights, observer)?;
         planner.check_dropped(&candidates.dropped)?;
         let stacks = planner.new_stacks(&candidates)?;
-        let config = planner.config(&candidates, stacks.is_some())?;
+        let config = planner.config(&candidates, if let Some(stacks) = &stacks { stacks.in_mlx() } else { None })?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
             let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
@@ -176,7 +176,7 @@ impl<'a> Planned<'a> {
         // The file of the input would contradict the config.
         let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
-        side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None), (QUANTIZATION_CONFIG, None)]);
+        side_files.extend(BESIDE_CONFIG.iter().map(|file| (*file, older.clone().filter(|_| *file == HF_QUANT_CONFIG))));
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let findings = planner.findings(&candidates, misfits, config);
         let mut steps = Steps::new(request, &source.shards, None)?;

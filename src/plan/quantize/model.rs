@@ -13,7 +13,7 @@ use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{PlanFindings, Planned, Request, Step, rewrite};
 use crate::progress::{Misfit, Note};
 use crate::quant::{
-    EncodeOptions, Encoder, Group, LinearAxis, MATMULNBITS, SCHEMES, Scheme, SchemeLayout, TargetGrid, Unfit,
+    CodeNodes, EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, TargetGrid, Unfit,
     WeightEncoder,
 };
 use crate::read::Model;
@@ -159,7 +159,7 @@ fn encoder(
         (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),
         _ => 0,
     };
-    if stored.name == MATMULNBITS {
+    if stored.row.nodes == Some(CodeNodes::Product) {
         if usage != WeightUse::Product || block_size < 16 || !block_size.is_power_of_two() {
             return Err(Unfit::Grid);
         }

@@ -1,7 +1,7 @@
 //! Names of tensors in the output, and checks for names that would make tensors parts of quantized weights.
 
 use super::{GPT_OSS, Planner, WeightCandidate, WeightCandidates, mlx};
-use crate::container::checkpoint::{check_stacked, stack_of};
+use crate::container::checkpoint::{MlxStacks, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
@@ -41,15 +41,15 @@ impl Planner<'_, '_> {
         if self.layout != mlx::NAME || self.options.tensors.naming.names == Some(Naming::File) {
             return Ok(None);
         }
+        let form = MlxStacks::of_kind(self.facts.kind.as_deref());
         let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();
-        if !candidates.weights.iter().any(is_expert) {
+        if !candidates.weights.iter().any(is_expert) && form.is_err() {
             return Ok(None);
         }
         if self.options.contents.experts.is_some() {
             return Err(Error::usage("MLX has its own form of stacks of experts").without("experts"));
         }
-        check_stacked(self.facts.kind.as_deref())?;
-        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.facts.experts, are_requested: false }))
+        Ok(Some(ExpertStacks { form: StackForm::Mlx(form?), experts: self.facts.experts, are_requested: false }))
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.

@@ -5,7 +5,7 @@
 //! the sorted keys.
 
 use super::json::with_member;
-use crate::container::checkpoint::describes;
+use crate::container::checkpoint::{MlxStacks, describes};
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -47,8 +47,8 @@ pub struct KeptModules<'a> {
     /// True if the model consists of several models, so that engines use other names for modules: see
     /// [`is_composite`](super::is_composite).
     pub is_composite: bool,
-    /// True if the experts of a layer are stored as a stack, which is one module.
-    pub has_stacks: bool,
+    /// The form of the stacks of experts in MLX, which are one module.
+    pub stacks: Option<&'static MlxStacks>,
 }
 
 impl KeptModules<'_> {

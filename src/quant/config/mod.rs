@@ -21,7 +21,7 @@ pub(super) use patterns::{
 use super::layout::{CodeValues, Layout, Role};
 use super::parts::Parameters;
 use crate::container::MetadataChange;
-use crate::container::checkpoint::stack_of;
+use crate::container::checkpoint::names_in_mlx;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use json::without_names;
@@ -204,9 +204,8 @@ impl CheckpointConfig {
     /// Returns the entry for a single module, or for one that encloses it, and its description.
     fn single(&self, module: &str) -> Option<(&str, &Option<Rc<WeightDescription>>)> {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
-        let stack = stack_of(module);
-        let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
-        let named = modules.into_iter().find_map(|name| self.named.get(name));
+        let own = self.named.get(module).or_else(|| names_in_mlx(module).find_map(|name| self.named.get(&name)));
+        let named = own.or_else(|| outer.into_iter().find_map(|name| self.named.get(name)));
         named.or_else(|| self.patterned.get(module))
     }
 

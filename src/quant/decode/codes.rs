@@ -111,6 +111,8 @@ pub(super) struct TransposedTile {
     lines: Vec<u8>,
     /// Lines that are not split yet.
     words: Vec<u8>,
+    /// The words of four stored rows, side by side.
+    fours: Vec<[[u8; 4]; 4]>,
 }
 
 impl TransposedTile {
@@ -127,10 +129,10 @@ impl TransposedTile {
         let len = stride * lines.len();
         self.lines.resize(self.lines.len().max(len), 0);
         if rows_of_word == 1 {
-            transpose(window, words, lines.clone(), stride, &mut self.lines);
+            transpose(window, words, lines.clone(), stride, &mut self.fours, &mut self.lines);
         } else {
             self.words.resize(self.words.len().max(len), 0);
-            transpose(window, words, lines.clone(), stride, &mut self.words);
+            transpose(window, words, lines.clone(), stride, &mut self.fours, &mut self.words);
             let pairs = self.words.chunks_exact(stride).zip(self.lines.chunks_exact_mut(stride));
             for (words, line) in pairs.take(lines.len()) {
                 split(words, line);
@@ -146,32 +148,37 @@ impl TransposedTile {
     }
 }
 
-/// Writes words of 32 bits of some stored rows as lines of the transpose, four by four if possible, which the compiler
-/// turns into shuffles.
+/// Writes words of 32 bits of some stored rows as lines of the transpose, four rows at a time. Their words are interleaved
+/// in `fours` first: a loop that stores adjacent bytes becomes shuffles, and one that scatters words does not.
 #[inline(always)]
-fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
+fn transpose(
+    window: &CodeWindow,
+    rows: Range<usize>,
+    words: Range<usize>,
+    stride: usize,
+    fours: &mut Vec<[[u8; 4]; 4]>,
+    out: &mut [u8],
+) {
     /// Stored rows are often pages apart, so the processor does not prefetch the next one.
     const AHEAD: usize = 8;
-    let stored = |row: usize| &window.bytes[row * window.stride..][4 * words.start..4 * words.end];
-    let ahead = |row: usize| prefetch(stored((row + AHEAD).min(rows.end - 1)));
-    let whole = if words.len().is_multiple_of(4) { rows.end - rows.len() % 4 } else { rows.start };
+    let stored = |row: usize| window.bytes[row * window.stride..][4 * words.start..4 * words.end].as_chunks::<4>().0;
+    let ahead = |row: usize| prefetch(stored((row + AHEAD).min(rows.end - 1)).as_flattened());
+    fours.resize(words.len(), Default::default());
+    let whole = rows.end - rows.len() % 4;
     for row in (rows.start..whole).step_by(4) {
         let place = 4 * (row - rows.start);
-        for row in row..row + 4 {
-            ahead(row);
+        (row..row + 4).for_each(ahead);
+        let [a, b, c, d] = [row, row + 1, row + 2, row + 3].map(stored);
+        for ((((four, a), b), c), d) in fours.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *four = [*a, *b, *c, *d];
         }
-        let [a, b, c, d] = [row, row + 1, row + 2, row + 3].map(|row| stored(row).as_chunks::<16>().0);
-        let lines = out.chunks_exact_mut(4 * stride);
-        for ((((a, b), c), d), lines) in a.iter().zip(b).zip(c).zip(d).zip(lines) {
-            let [a, b, c, d] = [a, b, c, d].map(|words| words.as_chunks::<4>().0);
-            for at in 0..4 {
-                lines[at * stride + place..][..16].copy_from_slice([a[at], b[at], c[at], d[at]].as_flattened());
-            }
+        for (line, four) in out.chunks_exact_mut(stride).zip(&*fours) {
+            line[place..][..16].copy_from_slice(four.as_flattened());
         }
     }
     for row in whole..rows.end {
         ahead(row);
-        for (line, word) in out.chunks_exact_mut(stride).zip(stored(row).as_chunks::<4>().0) {
+        for (line, word) in out.chunks_exact_mut(stride).zip(stored(row)) {
             line[4 * (row - rows.start)..][..4].copy_from_slice(word);
         }
     }

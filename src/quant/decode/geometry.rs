@@ -356,5 +356,5 @@ impl DecodeGeometry {
 
 /// True if a part of a model's graph is a list of as many elements as an array of this shape.
 fn is_list(parts: &Parts, part: &Part, shape: &[u64]) -> bool {
-    parts.layout.is_in_graph && part.shape == [shape.iter().product::<u64>()]
+    parts.layout.nodes.is_some() && part.shape == [shape.iter().product::<u64>()]
 }

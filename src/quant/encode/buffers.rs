@@ -135,19 +135,22 @@ impl Loop for SpreadScales<'_> {
         let Self { ref mut buffers, count, size, .. } = self;
         // Errors are divided by a power of two near the largest: the squares of tiny errors would underflow. An error is
         // at most a value, or half a step. The bits of magnitudes are ordered like the magnitudes.
-        let (mut largest, mut scale_bits, mut least) = (0, 0, i32::MAX);
+        let (mut largest, mut scale_bits, mut least, mut any_zero) = (0, 0, i32::MAX, false);
         for (scale, amax) in buffers.chosen.scale[..count].iter().zip(&buffers.amax[..count]) {
             let (scale, amax) = (scale.abs().to_bits() as i32, *amax as i32);
             let both = if amax < scale { amax } else { scale };
             let error = if scale == 0 { amax } else { both };
-            let used = if amax == 0 { scale } else { both };
+            // Any scale makes the codes of zeros: see `take_factors`.
+            let used = if amax == 0 { i32::MAX } else { both };
+            any_zero |= scale == 0;
             largest = if error > largest { error } else { largest };
             scale_bits = if scale > scale_bits { scale } else { scale_bits };
             least = if used < least { used } else { least };
         }
         buffers.set_unit(largest as u32);
         buffers.is_at_most_one = scale_bits <= 1.0_f32.to_bits() as i32;
-        (buffers.has_no_scale, buffers.least_sum) = (false, VANISHING);
+        let is_float = matches!(self.rounding, CodeRounding::Float { .. });
+        (buffers.has_no_scale, buffers.least_sum) = (any_zero && is_float, VANISHING);
         buffers.raises.clear();
         let over = 1.0 / buffers.unit;
         for (scale, chosen) in buffers.scales.iter_mut().zip(&buffers.chosen.scale[..count]) {
@@ -177,18 +180,15 @@ impl SpreadScales<'_> {
         self.division.quotient == Quotient::Divide && !self.division.has_offsets
     }
 
-    /// Takes the scales as they are.
+    /// Takes the scales as they are. Those of zeros may be 0 or tiny, so 1 takes their place.
     #[inline(always)]
     fn take_factors(&mut self) {
         let (is_divided, count) = (self.is_divided(), self.count);
         let EncodeBuffers { chosen, factors, divisors, scales, amax, most, .. } = &mut *self.buffers;
-        divisors[..count].copy_from_slice(&scales[..count]);
-        if is_divided {
-            for (factor, chosen) in factors.iter_mut().zip(&chosen.factor[..count]) {
-                *factor = 1.0 / *chosen;
-            }
-        } else {
-            factors[..count].copy_from_slice(&chosen.factor[..count]);
+        let groups = divisors.iter_mut().zip(&mut *factors).zip(&scales[..count]).zip(&chosen.factor[..count]);
+        for ((((divisor, factor), scale), chosen), amax) in groups.zip(&amax[..count]) {
+            let applied = if is_divided { 1.0 / *chosen } else { *chosen };
+            (*divisor, *factor) = if *amax == 0 { (1.0, 1.0) } else { (*scale, applied) };
         }
         let mut bits = 0;
         for (factor, amax) in factors[..count].iter().zip(&amax[..count]) {
@@ -206,7 +206,7 @@ impl SpreadScales<'_> {
         let EncodeBuffers { chosen, factors, divisors, amax, raises, unit, .. } = &mut *self.buffers;
         raises.resize(count, 0);
         let raise_all = 127 - (unit.to_bits() >> 23) as i32;
-        let (mut bits, mut any_raised, mut any_faint, mut any_lost, mut any_zero, mut any_kept) = (0, 0, 0, 0, 0, 0);
+        let (mut bits, mut any_raised, mut any_faint, mut any_lost, mut any_kept) = (0, 0, 0, 0, 0);
         for at in 0..count {
             let (amax, number) = (amax[at], chosen.scale[at]);
             let scale = number.abs().to_bits();
@@ -237,7 +237,6 @@ impl SpreadScales<'_> {
             any_kept |= u32::from((raise != 0) & !is_free);
             any_faint |= u32::from(is_faint & (amax != 0));
             any_lost |= u32::from(is_lost & (amax != 0));
-            any_zero |= u32::from(scale == 0);
         }
         // A number that is too small for its type may have no sign.
         let keeps_signs = match self.rounding {
@@ -252,7 +251,6 @@ impl SpreadScales<'_> {
         if any_raised == 0 {
             buffers.raises.clear();
         }
-        buffers.has_no_scale = any_zero != 0 && matches!(self.rounding, CodeRounding::Float { .. });
         buffers.least_sum = if any_faint != 0 { UNCHANGED } else { VANISHING };
         buffers.most = f32::from_bits(bits) * (1.0 + f32::EPSILON);
     }

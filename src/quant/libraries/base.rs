@@ -52,7 +52,7 @@ pub(super) const BASE: Layout = Layout {
     shares_names: false,
     partial_groups: false,
     kept_scales: None,
-    is_in_graph: false,
+    nodes: None,
     stacks_experts: false,
     renames_parts: false,
     interleaves_experts: false,

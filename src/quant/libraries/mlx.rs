@@ -2,7 +2,6 @@
 //! versions, `quantization_config`.
 
 use super::base::{BASE, FLOATS, NIBBLES, encoding, nearest_float4};
-use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype::{Float8E4M3FN, Uint8, Uint32};
 use crate::error::{Error, Result};
 use crate::quant::config::{
@@ -168,7 +167,8 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
     let mut block = parameters_of(main);
     for group in groups.iter().filter(|group| group.grid != main.grid) {
         let entry = Value::Object(parameters_of(group));
-        let stored = |module: &str| stack_of(module).filter(|_| kept.has_stacks).unwrap_or_else(|| module.to_owned());
+        let stored =
+            |module: &str| kept.stacks.and_then(|form| form.module_of(module)).unwrap_or_else(|| module.to_owned());
         block.extend(group.modules.iter().map(|module| (stored(module), entry.clone())));
     }
     Ok(EngineConfig { second_key: Some("quantization"), ..EngineConfig::of(Value::Object(block)) })

@@ -5,7 +5,9 @@ use crate::dtype::Dtype::{
     Float4E2M1, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4,
     Uint8, Uint16,
 };
-use crate::quant::layout::{CodeStorage, CodeValues, Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
+use crate::quant::layout::{
+    CodeNodes, CodeStorage, CodeValues, Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros,
+};
 use crate::quant::rules::{ScaleRule, ScaleShape};
 
 /// Layout of ONNX initializers that a `DequantizeLinear` node decodes. The graph identifies them; their names do not.
@@ -37,7 +39,7 @@ pub static ONNX: Layout = Layout {
     zeros: Zeros::Stream,
     product_precision: Precision::Scale,
     encoding: Some(encoding(ScaleRule::Linear, ScaleShape::Matrix)),
-    is_in_graph: true,
+    nodes: Some(CodeNodes::Decoding),
     ..BASE
 };
 
@@ -48,6 +50,7 @@ pub static GATHER: Layout = Layout {
     library: "ONNX Runtime: GatherBlockQuantized",
     codes: CodeStorage { values: CodeValues::Unsigned, dtypes: &[Uint4, Uint8], ..ONNX.codes },
     encoding: None,
+    nodes: Some(CodeNodes::Table),
     ..ONNX
 };
 
@@ -72,7 +75,7 @@ pub static MATMUL_NBITS: Layout = Layout {
     zeros: Zeros::PackedBlocks,
     encoding: Some(encoding(ScaleRule::Blocks, ScaleShape::Matrix)),
     partial_groups: true,
-    is_in_graph: true,
+    nodes: Some(CodeNodes::Product),
     untransposed: Some(&MATMUL_NBITS_ROWS),
     ..BASE
 };

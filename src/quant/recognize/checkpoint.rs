@@ -24,13 +24,8 @@ pub struct CheckpointInfo<'a> {
     pub tensors: &'a [StoredTensor<'a>],
     /// The folder of the configs below, for messages.
     pub folder: &'a Path,
-    pub config: Option<&'a str>,
-    /// The text of `ModelOpt`'s `hf_quant_config.json`.
-    pub hf_quant_config: Option<&'a str>,
-    /// The text of GPTQ's `quantize_config.json`.
-    pub quantize_config: Option<&'a str>,
-    /// The text of SDNQ's `quantization_config.json`.
-    pub quantization_config: Option<&'a str>,
+    /// The names and the texts of its `config.json` and of the configs of libraries next to it.
+    pub configs: &'a [(&'static str, &'a str)],
     /// The metadata of all files: keys and values.
     pub metadata: &'a [(&'a str, &'a str)],
     /// Reads all bytes of the tensor with this index. Only small tensors that describe others are read.

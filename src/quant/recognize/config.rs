@@ -3,7 +3,7 @@
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
 use super::checkpoint::CheckpointInfo;
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZATION_CONFIG, QUANTIZE_CONFIG, descriptions};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ConfigObject, ModuleList, Modules, parse};
@@ -48,22 +48,18 @@ impl CheckpointConfig {
     }
 }
 
-/// Refuses new names of modules for which patterns in the config say something else than for the old ones. The texts are
-/// those of `config.json`, `hf_quant_config.json`, `quantize_config.json` and `quantization_config.json`.
+/// Refuses new names of modules for which patterns in the configs say something else than for the old ones.
 pub fn check_renamed<'n>(
-    before: [Option<&str>; 4],
-    after: [Option<&str>; 4],
+    before: &[(&'static str, &str)],
+    after: &[(&'static str, &str)],
     renamed: impl Iterator<Item = (&'n str, &'n str)>,
     modules: &Modules,
 ) -> Result<()> {
-    let read = |[config, hf_quant_config, quantize_config, quantization_config]: [Option<&str>; 4]| {
+    let read = |configs| {
         CheckpointConfig::read(&CheckpointInfo {
             tensors: &[],
             folder: Path::new(""),
-            config,
-            hf_quant_config,
-            quantize_config,
-            quantization_config,
+            configs,
             metadata: &[],
             read: &|_| Err(Error::new("is not read")),
         })
@@ -133,28 +129,27 @@ impl ConfigBlock {
         };
         let not_object = |file: &str| Error::new("is not a JSON object").in_file(&source.folder.join(file));
         let mut expert_dtype = None;
-        if let Some(text) = source.config {
+        for &(file, text) in source.configs {
             let json = as_json(text);
-            let outer = members(&json).ok_or_else(|| not_object(CONFIG))?;
-            expert_dtype = outer.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
-            let mut texts = Vec::new();
-            for (key, text) in descriptions(&json) {
-                // MLX writes the same block under two keys, and it can be long.
-                if !texts.contains(&text) {
-                    add(CONFIG, key, text)?;
-                    texts.push(text);
+            let outer = || members(&json).ok_or_else(|| not_object(file));
+            match file {
+                CONFIG => {
+                    let expert = outer()?.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
+                    expert_dtype = expert;
+                    let mut texts = Vec::new();
+                    for (key, text) in descriptions(&json) {
+                        // MLX writes the same block under two keys, and it can be long.
+                        if !texts.contains(&text) {
+                            add(CONFIG, key, text)?;
+                            texts.push(text);
+                        }
+                    }
                 }
+                HF_QUANT_CONFIG => {
+                    outer()?.get("quantization").map_or(Ok(()), |text| add(file, "", text.get()))?;
+                }
+                _ => add(file, "", &json)?,
             }
-        }
-        if let Some(text) = source.hf_quant_config {
-            let json = as_json(text);
-            let outer = members(&json).ok_or_else(|| not_object(HF_QUANT_CONFIG))?;
-            outer.get("quantization").map_or(Ok(()), |text| add(HF_QUANT_CONFIG, "", text.get()))?;
-        }
-        for (file, text) in
-            [(QUANTIZE_CONFIG, source.quantize_config), (QUANTIZATION_CONFIG, source.quantization_config)]
-        {
-            text.map_or(Ok(()), |text| add(file, "", &as_json(text)))?;
         }
         let first = blocks.first_mut().filter(|first| first.file == CONFIG);
         if let (Some(first), Some(outer)) = (first, expert_dtype.filter(|value: &Value| !value.is_null())) {
