@@ -122,4 +122,5 @@ def main():
                   f"ratio {seconds[1] / seconds[0]:.1f}; {equal} of {len(a)} tensors equal, {names}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
