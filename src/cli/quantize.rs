@@ -21,7 +21,7 @@ large model as for a small one.
 
 In an ONNX model, tcast quantizes the weights of MatMul, Gemm and Conv nodes to fp8, int8, int4 or int4-asym, and inserts \
 DequantizeLinear nodes that give them their type back. With --layout matmulnbits, MatMul nodes become MatMulNBits of ONNX \
-Runtime, with integers of 2, 4 or 8 bits. tcast finds the weights by the nodes, not by their names.",
+Runtime, with integers of 2, 4 or 8 bits, and with --include-embeddings Gather nodes become GatherBlockQuantized. tcast finds the weights by the nodes, not by their names.",
     override_usage = "tcast quantize [OPTIONS] --scheme <SCHEME> <MODEL>
        tcast quantize --finish <OUT>",
     after_help = "Example: tcast quantize llama --scheme fp8
@@ -155,7 +155,7 @@ fn examples() -> String {
             [] => String::new(),
             aliases => format!(" ({})", aliases.join(", ")),
         };
-        let of_model = scheme.in_model.iter().map(|layout| layout.name).filter(|name| *name == MATMULNBITS);
+        let of_model = scheme.in_model(Some(MATMULNBITS)).map(|layout| layout.name);
         let layouts: Vec<&str> = scheme.layout_names().chain(of_model).collect();
         format!("  {}{aliases}: {}\n      {}\n", scheme.name, scheme.summary, layouts.join(", "))
     };

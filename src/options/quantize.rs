@@ -154,6 +154,15 @@ pub struct QuantizeOptions {
     )]
     pub accuracy_level: Option<u8>,
 
+    /// ONNX models, matmulnbits: quantize the tables of Gather nodes too
+    ///
+    /// For int4 and int4-asym. The nodes become GatherBlockQuantized of ONNX Runtime. A table that other nodes use too is
+    /// copied, such as an embedding that is also the output layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true, help_heading = "ONNX models"))]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub include_embeddings: bool,
+
     /// Options for GGUF files that are made.
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]

@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::operator::cast::VERSIONS;
 use crate::progress::OnnxNote;
-use crate::quant::{LinearAxis, WeightEncoder};
+use crate::quant::{CodeNodes, CodeValues, LinearAxis, WeightEncoder};
 use crate::read::MappedBytes;
 use crate::select::{KeptReason, Rule};
 use crate::text::size;
@@ -201,10 +201,14 @@ fn changes<'c>(request: &Request, count: usize, steps: &'c [Step]) -> Vec<Tensor
 
 /// Returns the arrangement of the codes that an encoder for models writes.
 fn form(encoder: &WeightEncoder) -> CodesForm {
+    let grid = encoder.grid().expect("the encoder is one for models");
     if let Some(LinearAxis { axis, block_size }) = encoder.axis() {
+        if grid.layout().nodes == Some(CodeNodes::Table) {
+            let unsigned_bits = (grid.layout().codes.values == CodeValues::Unsigned).then(|| grid.blocks().1);
+            return CodesForm::Gather { axis, block_size, unsigned_bits };
+        }
         return CodesForm::Linear(Some((axis, block_size)));
     }
-    let grid = encoder.grid().expect("the encoder is one for models");
     let (block_size, bits) = grid.blocks();
     CodesForm::Product { shape: [grid.columns(), grid.rows()], bits, block_size }
 }

@@ -55,8 +55,8 @@ pub use layout::{
 };
 pub use libraries::{
     COMFYUI, COMPRESSED_TENSORS, GATHER, GGUF, MATMUL_NBITS, MATMUL_NBITS_SCALED, MATMULNBITS, MLX, ONNX, SCHEMES,
-    comfy_metadata_of, config_of, default_target, find, hf_quant_config_of, layouts, metadata_of, named_dtype,
-    quantize_config_of,
+    SIGNED_GATHER, comfy_metadata_of, config_of, default_target, find, hf_quant_config_of, layouts, metadata_of,
+    named_dtype, quantize_config_of,
 };
 pub use parts::{BlockParameters, LinearAxis, Parameters, Part};
 pub use recognize::{

@@ -62,6 +62,9 @@ pub enum ScaleRule {
     /// sum of quotient and zero point is rounded, halves away from zero. Codes follow from the stored scale, but not if
     /// that is bfloat16 (ONNX Runtime, `MatMulNBits`).
     Blocks,
+    /// Like `Linear` for 4 bits, but all steps are in T, halves become even, and the zero point of a scale of 0 is 8. For
+    /// bfloat16, quotients are float32, as in `NumPy`, and the stored scale is rounded (ONNX Runtime, `GatherBlockQuantized`).
+    Tables,
 }
 
 impl ScaleRule {

@@ -1,7 +1,7 @@
 //! Schemes that users choose, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
 use super::gguf::GgufScheme;
-use super::layout::{CodeValues, Group, Layout, RotationUse};
+use super::layout::{CodeNodes, CodeValues, Group, Layout, RotationUse};
 use super::rules::ScaleRule;
 use crate::dtype::Dtype;
 
@@ -71,7 +71,7 @@ pub struct Scheme {
     pub layouts: &'static [SchemeLayout],
     /// Its types in GGUF files; `None` if they cannot store it.
     pub gguf: Option<GgufScheme>,
-    /// The layouts that can store it in ONNX models, the default first.
+    /// The layouts that can store it in ONNX models, the default first. Tables follow other weights of the layout.
     pub in_model: &'static [SchemeLayout],
 }
 
@@ -112,6 +112,12 @@ impl Scheme {
     /// if they cannot store the scheme.
     pub fn in_model(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
         self.in_model.iter().find(|layout| name.is_none_or(|name| layout.name == name))
+    }
+
+    /// Returns the scheme in the tables of the layout of this name in ONNX models; `None` if they cannot store it.
+    pub fn in_table(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
+        let is_table = |layout: &&SchemeLayout| layout.row.nodes == Some(CodeNodes::Table);
+        self.in_model.iter().filter(is_table).find(|layout| Some(layout.name) == name)
     }
 
     /// Returns the scheme in the layout of this name, or in the default layout if the name is `None`; `None` if the

@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{
     FoundWeight, GATHER, Group, LinearAxis, MATMUL_NBITS, MATMUL_NBITS_SCALED, ONNX, Parameters, Problem, Recognized,
-    Role,
+    Role, SIGNED_GATHER,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,10 +55,10 @@ impl<'a> Model<'a> {
         let linear = |axis, block_size| Parameters::linear(Some(LinearAxis { axis, block_size }));
         let (layout, mut parameters) = match folded.form {
             CodesForm::Linear(None) => (&ONNX, Parameters::linear(None)),
-            CodesForm::Linear(Some((axis, block_size)))
-            | CodesForm::Gather { axis, block_size, unsigned_bits: None } => (&ONNX, linear(axis, block_size)),
+            CodesForm::Linear(Some((axis, block_size))) => (&ONNX, linear(axis, block_size)),
             CodesForm::Gather { axis, block_size, unsigned_bits } => {
-                (&GATHER, Parameters { bits: unsigned_bits, ..linear(axis, block_size) })
+                let layout = if unsigned_bits.is_some() { &GATHER } else { &SIGNED_GATHER };
+                (layout, Parameters { bits: unsigned_bits, ..linear(axis, block_size) })
             }
             CodesForm::Product { shape, bits, block_size } => {
                 let zero_point = folded.zero_point.and_then(|at| self.tensors[at].dtype);

@@ -296,24 +296,21 @@ fn codes_and_nodes_are_those_of_onnx_runtimes_quantizer() {
     ] {
         let fixture = |name: &str| fixture(&format!("onnx_models/matmulnbits/{name}.onnx"));
         fs::copy(fixture(source), bench.path("in.onnx")).unwrap();
-        let options = "--layout matmulnbits --block-size 16 --accuracy-level 4 --min-elements 1";
+        let tables = if scheme.starts_with("int4") { "--include-embeddings" } else { "" };
+        let options = format!("--layout matmulnbits --block-size 16 --accuracy-level 4 --min-elements 1 {tables}");
         bench.run(&format!("quantize in.onnx --scheme {scheme} {options} -o out.onnx -f -q")).expect(0, "", "");
         let theirs = fs::read(fixture(&format!("{source}.{scheme}"))).unwrap();
         let ours = bench.read("out.onnx");
-        let is_table = |name: &String| name.starts_with("emb");
-        let of_products = |file: &[u8]| {
-            let mut all = initializers(file);
-            all.retain(|name, _| !is_table(name));
-            all
-        };
-        assert!(of_products(&ours) == of_products(&theirs), "{source} {scheme}");
-        let products = |file: &[u8]| nodes(file).split_off(1);
-        assert_eq!(products(&ours), products(&theirs), "{source} {scheme}");
+        assert!(initializers(&ours) == initializers(&theirs), "{source} {scheme}");
+        assert_eq!(nodes(&ours), nodes(&theirs), "{source} {scheme}");
         let graph = |file: &[u8]| fields(file, 7).remove(0);
         let attributes = |file: &[u8]| {
-            let mut all = fields(&fields(&graph(file), 1)[1], 5);
-            all.sort();
-            all
+            let of_node = |node: &Vec<u8>| {
+                let mut all = fields(node, 5);
+                all.sort();
+                all
+            };
+            fields(&graph(file), 1).iter().map(of_node).collect::<Vec<_>>()
         };
         assert_eq!(attributes(&ours), attributes(&theirs), "{source} {scheme}");
         let imports = fields(&ours, 8);
@@ -357,6 +354,29 @@ fn only_matrices_of_products_become_blocks() {
 }
 
 #[test]
+fn only_tables_that_nothing_else_uses_become_blocks() {
+    let bench = Bench::new();
+    let table = |name: &str| initializer(name, FLOAT, &[2, 17], &floats(&[1.0; 34]));
+    let plain = crate::common::onnx::node;
+    let nodes_of =
+        [plain("Gather", &["t", "i"], "y"), plain("Gather", &["tied", "i"], "z"), plain("MatMul", &["x", "tied"], "a")];
+    bench.write("in.onnx", &model(&[nodes_of.concat(), table("t"), table("tied")].concat()));
+    let quantize = "quantize in.onnx --scheme int4-asym --layout matmulnbits --include-embeddings --block-size 16 --min-elements 1 -o out.onnx -f";
+    bench.run(&format!("{quantize} --raise-opset -q")).expect(0, "", "");
+    let out = bench.read("out.onnx");
+    assert_eq!(nodes(&out)[0], "GatherBlockQuantized|com.microsoft||t_Q4 i t_scales t_zero_points");
+    assert_eq!(nodes(&out)[1..], ["Gather|||tied i", "MatMul|||x tied"]);
+    // The last block of a row has one value, and each row a scale and a zero point of its own.
+    let parts = initializers(&out);
+    assert_eq!((parts["t_Q4"].len(), parts["t_scales"].len(), parts["t_zero_points"].len()), (17, 16, 2));
+    let quantize = quantize.replace(" --include-embeddings", "");
+    let outcome = bench.run(&format!("{quantize} --rule t=int4"));
+    let message =
+        "tensor 't': a rule would quantize it, but it must be kept: not weights of MatMul, Gemm and Conv alone\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{}", outcome.stderr);
+}
+
+#[test]
 fn options_of_blocks_need_the_layout() {
     let bench = Bench::new();
     fs::copy(fixture("onnx_models/matmulnbits/f32.onnx"), bench.path("in.onnx")).unwrap();
@@ -364,6 +384,11 @@ fn options_of_blocks_need_the_layout() {
         (
             "--scheme int4 --accuracy-level 4",
             "tcast: error: --accuracy-level has no effect: it is for the layout matmulnbits\n  leave --accuracy-level out\n",
+        ),
+        (
+            "--scheme int8 --layout matmulnbits --include-embeddings",
+            "tcast: error: --include-embeddings has no effect: it is for int4 and int4-asym in the layout matmulnbits\n  \
+             leave --include-embeddings out\n",
         ),
         (
             "--scheme fp8 --layout matmulnbits",

@@ -58,6 +58,10 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if options.accuracy_level.is_some() && !args.schemes().any(is_multiplied) {
         return Err(no_effect("--accuracy-level", format!("it is for the layout {MATMULNBITS}")));
     }
+    if options.include_embeddings && !args.schemes().any(|scheme| scheme.in_table(options.layout).is_some()) {
+        let why = format!("it is for int4 and int4-asym in the layout {MATMULNBITS}");
+        return Err(no_effect("--include-embeddings", why));
+    }
     if options.arithmetic == EncodeArithmetic::Kitchen && !args.schemes().any(|scheme| scheme.has_rotation(layout)) {
         return Err(no_effect("--arithmetic kitchen", format!("{named} is not rotated in the layout {layout}")));
     }

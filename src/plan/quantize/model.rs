@@ -22,9 +22,9 @@ use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Returns a scheme in its layout of this name in ONNX models, or in its default layout.
-fn stored(scheme: &'static Scheme, layout: Option<&str>) -> Result<&'static SchemeLayout> {
-    scheme.in_model(layout).ok_or_else(|| {
+/// Refuses a scheme that ONNX models do not have in the layout of this name.
+fn check_scheme(scheme: &'static Scheme, layout: Option<&str>) -> Result<()> {
+    scheme.in_model(layout).map(|_| ()).ok_or_else(|| {
         let known = SCHEMES.iter().filter(|scheme| scheme.in_model(layout).is_some());
         let known: Vec<&str> = known.map(|scheme| scheme.name).collect();
         let of_layout = layout.map(|layout| format!("of the layout {layout} ")).unwrap_or_default();
@@ -48,7 +48,7 @@ impl<'a> Planned<'a> {
             return Err(error.without("layout"));
         }
         let schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
-        schemes.map(|scheme| stored(scheme, options.layout)).collect::<Result<Vec<_>>>()?;
+        schemes.map(|scheme| check_scheme(scheme, options.layout)).collect::<Result<Vec<_>>>()?;
         let [input] = &source.shards[..] else { return Err(Error::new("is not one ONNX model")) };
         let selection = options.tensors.selection();
         let graph = rewrite::graph(request, &source.shards, model.graph.as_ref())?;
@@ -66,11 +66,15 @@ impl<'a> Planned<'a> {
             };
             let is_named = rule.is_some() && scheme.is_ok();
             let usage = check(&graph, at, tensor);
-            let decided = scheme.and_then(|scheme| match usage {
-                Ok(_) if !is_named && tensor.count < options.model.min_elements => Err(KeptReason::Small),
-                usage => usage.map(|usage| (scheme, usage)),
+            let decided = scheme.and_then(|scheme| match usage? {
+                _ if !is_named && tensor.count < options.model.min_elements => Err(KeptReason::Small),
+                WeightUse::Table => {
+                    let layout = scheme.in_table(options.layout).filter(|_| options.include_embeddings);
+                    Ok((scheme, layout.ok_or(KeptReason::NoWeight)?, WeightUse::Table))
+                }
+                usage => Ok((scheme, scheme.in_model(options.layout).ok_or(KeptReason::NoWeight)?, usage)),
             });
-            let (scheme, usage) = match decided {
+            let (scheme, layout, usage) = match decided {
                 Ok(decided) => decided,
                 Err(reason) if is_named => {
                     let error =
@@ -83,7 +87,6 @@ impl<'a> Planned<'a> {
                     continue;
                 }
             };
-            let layout = stored(scheme, options.layout)?;
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
             let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, options).map(Arc::new));
             match made.clone() {
@@ -159,17 +162,20 @@ fn encoder(
         (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),
         _ => 0,
     };
+    if stored.row.nodes != Some(CodeNodes::Decoding) && (block_size < 16 || !block_size.is_power_of_two()) {
+        return Err(Unfit::Grid);
+    }
     if stored.row.nodes == Some(CodeNodes::Product) {
-        if usage != WeightUse::Product || block_size < 16 || !block_size.is_power_of_two() {
+        if usage != WeightUse::Product {
             return Err(Unfit::Grid);
         }
         let grid = TargetGrid { group: Group::Neighbours(block_size), ..grid };
         return Encoder::new(stored.row, &grid, &[shape[1], shape[0]], dtype, encoding);
     }
     let axis = match usage {
-        _ if block_size > 0 => usize::from(usage == WeightUse::OutputsFirst),
+        _ if block_size > 0 => usize::from(matches!(usage, WeightUse::OutputsFirst | WeightUse::Table)),
         WeightUse::Product | WeightUse::OutputsLast => shape.len() - 1,
-        WeightUse::OutputsFirst | WeightUse::Kernel => 0,
+        WeightUse::OutputsFirst | WeightUse::Kernel | WeightUse::Table => 0,
     };
     Encoder::linear(stored.row, &grid, shape, LinearAxis { axis, block_size }, dtype, encoding)
 }

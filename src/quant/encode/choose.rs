@@ -85,7 +85,13 @@ impl Chooser {
                 };
                 self.of_ratio(block, ratio, amax > 0.0, global)
             }
-            Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => self.zero_point(bounds, bits),
+            Formula::Bounds(formula @ BoundsFormula::ZeroPoint(_)) => {
+                self.zero_point(bounds, self.weight.round(span(bounds)), formula.zero_range())
+            }
+            Formula::Bounds(BoundsFormula::SignedTable) => self.of_table(|wide| wide.linear_signed(bounds, 8.0)),
+            Formula::Bounds(formula @ BoundsFormula::ShiftedTable) => {
+                self.of_table(|wide| wide.zero_point(bounds, self.store(span(bounds)), formula.zero_range()))
+            }
             Formula::Bounds(BoundsFormula::Affine) => self.affine(bounds),
             Formula::Bounds(BoundsFormula::Signed) => self.linear_signed(bounds, 8.0),
             Formula::Bounds(BoundsFormula::Shifted) => self.linear_shifted(bounds, 15.0),
@@ -246,17 +252,16 @@ impl Chooser {
     }
 
     #[inline(always)]
-    fn zero_point(&self, [low, high]: [f32; 2], bits: u32) -> GroupScale {
+    fn zero_point(&self, [low, high]: [f32; 2], range: f32, [least, most]: [f32; 2]) -> GroupScale {
         let (low, high) = (low.min(0.0), high.max(0.0));
-        let (codes, least) = (((1_u32 << bits) - 1) as f32, -((1_u32 << (bits - 1)) as f32));
+        let codes = most - least;
         let round = |value: f32| self.weight.round(value);
-        let range = round(high - low);
         let scale = round(if range < SMALL { quotient_of_small(range, codes) } else { range / codes });
         // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
         let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
         let [low, over] =
             if range < SMALL { [low, scale].map(|number| raised(number.to_bits(), 100)) } else { [low, scale] };
-        self.with_zero(scale, round(least - round(low / over)), [least, least + codes], high > low)
+        self.with_zero(scale, round(least - round(low / over)), [least, most], high > low)
     }
 
     /// Makes a scale with a zero point, which is rounded and bounded here.
@@ -265,7 +270,10 @@ impl Chooser {
         // A group of zeros gives 0 / 0, for which the zero point is 0.
         let zero = if zero.is_nan() { 0.0 } else { zero.clamp(least, most).round_ties_even() };
         let is_zero = scale == 0.0;
-        GroupScale { zero, ..GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & is_some) }
+        let is_table = self.formula == Formula::Bounds(BoundsFormula::ShiftedTable);
+        let (of_zeros, zero) =
+            if is_table { (0.0, if is_zero { 8.0 } else { zero }) } else { (self.least_step(), zero) };
+        GroupScale { zero, ..GroupScale::number(if is_zero { of_zeros } else { scale }, is_zero & is_some) }
     }
 
     /// Combines a block scale, given as E4M3 code and number, with the global scale.
@@ -335,4 +343,10 @@ impl Chooser {
             ceil_log2(ratio)
         }
     }
+}
+
+/// Returns the distance from the lowest to the highest value of a group, or from 0.
+#[inline(always)]
+fn span([low, high]: [f32; 2]) -> f32 {
+    high.max(0.0) - low.min(0.0)
 }

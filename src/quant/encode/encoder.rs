@@ -123,7 +123,9 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
             let largest = ((1_u32 << bits) - 1) as f32;
             (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest)
         }
-        CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
+        CodeType::Int { bits: 4, symmetric: false }
+            if matches!(encoding.scale, ScaleRule::Linear | ScaleRule::Tables) =>
+        {
             (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0)
         }
         CodeType::Int { bits, .. } => {
@@ -291,7 +293,7 @@ impl Encoder {
             && geometry.columns.is_multiple_of(block);
         let segments = match quotient {
             // Values are not divided by the stored scales.
-            _ if keeps_type => SegmentLoop::Steps,
+            _ if keeps_type || encoding.scale == ScaleRule::Tables && stored == Dtype::Bfloat16 => SegmentLoop::Steps,
             Quotient::Divide | Quotient::Multiply if is_narrow => SegmentLoop::Narrow,
             Quotient::Divide | Quotient::Multiply if is_whole => SegmentLoop::Fused,
             _ => SegmentLoop::Steps,

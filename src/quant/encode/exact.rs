@@ -23,7 +23,8 @@ impl Chooser {
                 BoundsFormula::Signed
                 | BoundsFormula::Shifted
                 | BoundsFormula::Centered(_)
-                | BoundsFormula::Unsigned(_),
+                | BoundsFormula::Unsigned(_)
+                | BoundsFormula::SignedTable,
             ) => self.scale_of(amax as f32, bounds.map(|bound| bound as f32), global),
             Formula::Number(NumberFormula::Floored(least)) => {
                 let (scale, least) = (self.store_once(quotient), f32::from_bits(least));
@@ -58,12 +59,12 @@ impl Chooser {
                 };
                 self.of_ratio(block, ratio, is_some, global)
             }
-            Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => {
+            Formula::Bounds(formula @ (BoundsFormula::ZeroPoint(_) | BoundsFormula::ShiftedTable)) => {
                 let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
-                let (codes, least) = (f64::from((1_u32 << bits) - 1), -f64::from(1_u32 << (bits - 1)));
-                let scale = self.store_once((high - low) / codes);
-                let zero = to_odd(least - low / f64::from(scale));
-                self.with_zero(scale, zero, [least as f32, (least + codes) as f32], high > low)
+                let [least, most] = formula.zero_range();
+                let scale = self.store_once((high - low) / f64::from(most - least));
+                let zero = to_odd(f64::from(least) - low / f64::from(scale));
+                self.with_zero(scale, zero, [least, most], high > low)
             }
             Formula::Bounds(BoundsFormula::Affine) => {
                 let [low, high] = bounds;

@@ -89,6 +89,24 @@ pub(super) enum BoundsFormula {
     Centered(u32),
     /// The same with zero points.
     Unsigned(u32),
+    /// See [`ScaleRule::Tables`], without zero points.
+    SignedTable,
+    /// The same with zero points.
+    ShiftedTable,
+}
+
+impl BoundsFormula {
+    /// Returns the lowest and the highest code to which zero points of [`ScaleRule::Epsilon`] and [`ScaleRule::Tables`] are
+    /// bounded.
+    pub(super) fn zero_range(self) -> [f32; 2] {
+        match self {
+            Self::ZeroPoint(bits) => {
+                let half = (1_u32 << (bits - 1)) as f32;
+                [-half, half - 1.0]
+            }
+            _ => [0.0, 15.0],
+        }
+    }
 }
 
 /// Says which number is rounded to an integer, halves away from zero.
@@ -166,6 +184,11 @@ impl Formula {
                 (Self::Bounds(BoundsFormula::Unsigned(bits)), Multiply, Float32)
             }
             (ScaleRule::Blocks, codes) => (Self::Bounds(BoundsFormula::Centered(codes.bits())), Multiply, Float32),
+            (ScaleRule::Tables, _) => {
+                let is_shifted = matches!(codes, CodeType::Int { symmetric: false, .. });
+                let bounds = if is_shifted { BoundsFormula::ShiftedTable } else { BoundsFormula::SignedTable };
+                (Self::Bounds(bounds), Divide, if weight == WeightType::Bfloat16 { Float32 } else { weight })
+            }
         }
     }
 
@@ -205,7 +228,7 @@ impl Formula {
             Self::Bounds(
                 BoundsFormula::ZeroPoint(bits) | BoundsFormula::Centered(bits) | BoundsFormula::Unsigned(bits),
             ) => Some(bits),
-            Self::Bounds(BoundsFormula::Shifted) => Some(4),
+            Self::Bounds(BoundsFormula::Shifted | BoundsFormula::ShiftedTable) => Some(4),
             _ => None,
         }
     }

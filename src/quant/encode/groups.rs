@@ -29,10 +29,15 @@ impl Loop for Choose<'_> {
         out.multiplier = chooser.multiplier(global);
         let has_number = matches!(
             chooser.formula,
-            Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
-                | Formula::Number(
-                    NumberFormula::Floored(_) | NumberFormula::FlooredInType(_) | NumberFormula::FlooredBesideType(_)
-                )
+            Formula::Bounds(
+                BoundsFormula::ZeroPoint(_)
+                    | BoundsFormula::Centered(_)
+                    | BoundsFormula::Unsigned(_)
+                    | BoundsFormula::SignedTable
+                    | BoundsFormula::ShiftedTable
+            ) | Formula::Number(
+                NumberFormula::Floored(_) | NumberFormula::FlooredInType(_) | NumberFormula::FlooredBesideType(_)
+            )
         );
         if chooser.is_exact || has_number {
             for (at, amax) in amax[..count].iter().enumerate() {
@@ -96,7 +101,13 @@ impl Loop for Choose<'_> {
             Formula::Bounds(BoundsFormula::Affine) => each!(Bounds, BoundsFormula::Affine),
             Formula::Bounds(BoundsFormula::Signed) => each!(Bounds, BoundsFormula::Signed, Float32),
             Formula::Bounds(BoundsFormula::Shifted) => each!(Bounds, BoundsFormula::Shifted, Float32),
-            Formula::Bounds(BoundsFormula::ZeroPoint(_) | BoundsFormula::Centered(_) | BoundsFormula::Unsigned(_))
+            Formula::Bounds(
+                BoundsFormula::ZeroPoint(_)
+                | BoundsFormula::Centered(_)
+                | BoundsFormula::Unsigned(_)
+                | BoundsFormula::SignedTable
+                | BoundsFormula::ShiftedTable,
+            )
             | Formula::Number(
                 NumberFormula::Floored(_) | NumberFormula::FlooredInType(_) | NumberFormula::FlooredBesideType(_),
             ) => {

@@ -206,6 +206,17 @@ impl Chooser {
         GroupScale { factor: self.factor_of(chosen), ..chosen(self) }
     }
 
+    /// Chooses the scale of a table, which divides the values. For bfloat16, `NumPy` divides in float32.
+    #[inline(always)]
+    pub(super) fn of_table(&self, chosen: impl Fn(&Self) -> GroupScale) -> GroupScale {
+        let is_wide = self.stored == Dtype::Bfloat16;
+        let wide = Self { stored: Dtype::Float32, weight: WeightType::Float32, ..*self };
+        let wide = chosen(if is_wide { &wide } else { self });
+        let stored = self.store(wide.scale);
+        let is_underflow = wide.is_underflow | ((stored == 0.0) & (wide.scale != 0.0));
+        GroupScale { factor: wide.scale, zero: wide.zero, ..GroupScale::number(stored, is_underflow) }
+    }
+
     /// Returns the factor of values for a choice of scales. That of bfloat16 is the one of float32.
     #[inline(always)]
     fn factor_of(&self, chosen: impl Fn(&Self) -> GroupScale) -> f32 {

@@ -34,7 +34,7 @@ pub use comfy::comfy_metadata_of;
 pub use decoded::{config_of, default_target, metadata_of, named_dtype, quantize_config_of};
 pub use gguf::GGUF;
 pub use modelopt::hf_quant_config_of;
-pub use onnx::{GATHER, MATMUL_NBITS, MATMUL_NBITS_SCALED, ONNX};
+pub use onnx::{GATHER, MATMUL_NBITS, MATMUL_NBITS_SCALED, ONNX, SIGNED_GATHER};
 pub use schemes::{COMFYUI, COMPRESSED_TENSORS, MATMULNBITS, MLX, SCHEMES};
 
 pub(super) use bitsandbytes::quant_state;

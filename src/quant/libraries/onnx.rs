@@ -43,16 +43,20 @@ pub static ONNX: Layout = Layout {
     ..BASE
 };
 
-/// Layout of the tables of `GatherBlockQuantized`, of unsigned integers; others have the layout [`ONNX`]. Codes of `uint8`
-/// tensors may be packed along the last axis.
+/// Layout of the tables of `GatherBlockQuantized`, of unsigned integers. Codes of `uint8` tensors may be packed along the
+/// last axis.
 pub static GATHER: Layout = Layout {
     name: "onnx-gather",
     library: "ONNX Runtime: GatherBlockQuantized",
     codes: CodeStorage { values: CodeValues::Unsigned, dtypes: &[Uint4, Uint8], ..ONNX.codes },
-    encoding: None,
+    encoding: Some(encoding(ScaleRule::Tables, ScaleShape::Matrix)),
     nodes: Some(CodeNodes::Table),
     ..ONNX
 };
+
+/// The same for signed integers.
+pub static SIGNED_GATHER: Layout =
+    Layout { codes: CodeStorage { values: CodeValues::Stored, dtypes: &[Int4], ..ONNX.codes }, ..GATHER };
 
 /// Layout of the weights of `MatMulNBits`. The weight is [K, N], and each block belongs to a column.
 pub static MATMUL_NBITS: Layout = Layout {

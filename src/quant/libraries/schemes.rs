@@ -1,9 +1,9 @@
 //! The table of schemes, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
-use super::{GGUF, MATMUL_NBITS, ONNX, find};
+use super::{GATHER, GGUF, MATMUL_NBITS, ONNX, SIGNED_GATHER, find};
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 use crate::quant::gguf::{self, GgufScheme, mix, mixes, pure};
-use crate::quant::layout::Group;
+use crate::quant::layout::{Group, Layout};
 use crate::quant::scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 
 impl Scheme {
@@ -70,6 +70,11 @@ const fn onnx(grid: TargetGrid) -> SchemeLayout {
 /// Returns a scheme in the blocks of `MatMulNBits`.
 const fn nbits(grid: TargetGrid) -> SchemeLayout {
     SchemeLayout { name: MATMULNBITS, row: &MATMUL_NBITS, grid, limits: None }
+}
+
+/// Returns a scheme in the tables of `GatherBlockQuantized`, beside the blocks of `MatMulNBits`.
+const fn table(row: &'static Layout, grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { row, ..nbits(grid) }
 }
 
 /// The base of all rows.
@@ -196,7 +201,11 @@ pub static SCHEMES: &[Scheme] = &[
             layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None)),
             layout(COMFYUI, "comfy-int4", symmetric(4, Group::Channel, Some(Float32))),
         ],
-        in_model: &[onnx(symmetric(4, GROUP, None)), nbits(symmetric(4, BLOCKS, None))],
+        in_model: &[
+            onnx(symmetric(4, GROUP, None)),
+            nbits(symmetric(4, BLOCKS, None)),
+            table(&SIGNED_GATHER, symmetric(4, BLOCKS, None)),
+        ],
         ..BASE
     },
     Scheme {
@@ -204,7 +213,11 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
         layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, GROUP, None))],
-        in_model: &[onnx(asymmetric(4, GROUP, None)), nbits(asymmetric(4, BLOCKS, None))],
+        in_model: &[
+            onnx(asymmetric(4, GROUP, None)),
+            nbits(asymmetric(4, BLOCKS, None)),
+            table(&GATHER, asymmetric(4, BLOCKS, None)),
+        ],
         ..BASE
     },
     Scheme {

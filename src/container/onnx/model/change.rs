@@ -12,7 +12,7 @@ use super::super::{
     DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::contrib::{BlockOperator, DOMAIN, PRODUCT, without_suffix};
+use super::contrib::{BlockOperator, DOMAIN, without_suffix};
 use super::edit::{Edits, New};
 use super::fields::{attribute, graph, model, node};
 use super::graph::{CodesForm, Dequantization, Holder, ModelGraph, Place, TensorRole, Use, copy_of};
@@ -300,7 +300,7 @@ impl NewModel<'_, '_> {
         if let CodesForm::Linear(Some(axis)) = new.form {
             self.insert_dequantizations(at, &inputs, axis)?;
         } else {
-            graph.tensor_uses(at).iter().try_for_each(|user| self.multiply_codes(user.node, &inputs, new))?;
+            graph.tensor_uses(at).iter().try_for_each(|user| self.compute_with_codes(user.node, &inputs, new))?;
         }
         for (part, name) in new.parts.iter().zip(inputs).skip(1) {
             self.insert_initializer(at, name, *part);
@@ -326,26 +326,36 @@ impl NewModel<'_, '_> {
         Ok(())
     }
 
-    /// Replaces a product by that of ONNX Runtime with codes. `parts` are their names.
-    fn multiply_codes(&mut self, at: usize, parts: &[&str], new: &QuantizedTensor) -> Result<()> {
-        let CodesForm::Product { shape: [k, n], bits, block_size } = new.form else { return Ok(()) };
+    /// Replaces a product, or a Gather, by the operator of ONNX Runtime with codes. `parts` are their names.
+    fn compute_with_codes(&mut self, at: usize, parts: &[&str], new: &QuantizedTensor) -> Result<()> {
+        let (operator, bits, attributes) = match new.form {
+            CodesForm::Linear(_) => return Ok(()),
+            CodesForm::Product { shape: [k, n], bits, block_size } => {
+                let own = [("K", k), ("N", n), ("bits", bits.into()), ("block_size", block_size)];
+                let level = new.accuracy_level.map(|level| ("accuracy_level", level.into()));
+                (BlockOperator::Product, bits, own.into_iter().chain(level).collect::<Vec<_>>())
+            }
+            CodesForm::Gather { axis, block_size, .. } => {
+                let [gathered] = self.graph.integers(at, [("axis", 0)]);
+                let own =
+                    [("gather_axis", gathered as u64), ("quantize_axis", axis as u64), ("block_size", block_size)];
+                (BlockOperator::Gather, new.codes().bits(), own.to_vec())
+            }
+        };
         self.needs_runtime = true;
         let name = String::from_utf8_lossy(self.graph.node(at).name);
         let mut slots = 0..;
         self.edits.replace_fields(at, |field, _| match field {
-            node::INPUT => (slots.next() == Some(1)).then(|| bytes(node::INPUT, parts[0])),
+            node::INPUT => (slots.next() == Some(operator.codes_slot())).then(|| bytes(node::INPUT, parts[0])),
             // As ONNX Runtime's quantizer names it.
             node::NAME if !name.is_empty() => Some(bytes(node::NAME, format!("{name}_Q{bits}"))),
-            node::OP_TYPE => Some(bytes(node::OP_TYPE, PRODUCT)),
-            node::DOMAIN => Some(Vec::new()),
+            node::OP_TYPE => Some(bytes(node::OP_TYPE, operator.name())),
+            node::ATTRIBUTE | node::DOMAIN => Some(Vec::new()),
             _ => None,
         })?;
-        let level = new.accuracy_level.map(|level| ("accuracy_level", level.into()));
-        let attributes =
-            [("K", k), ("N", n), ("bits", bits.into()), ("block_size", block_size)].into_iter().chain(level);
         let mut added: Vec<u8> = parts[1..].iter().flat_map(|name| bytes(node::INPUT, name)).collect();
         added.extend(bytes(node::DOMAIN, DOMAIN));
-        added.extend(attributes.flat_map(|(name, value)| new_attribute(name, &integer(value))));
+        added.extend(attributes.into_iter().flat_map(|(name, value)| new_attribute(name, &integer(value))));
         self.edits.insert(self.graph.body(at).end, at, [New::Bytes(added)]);
         Ok(())
     }

@@ -10,9 +10,6 @@ use std::collections::HashSet;
 /// The domain of the operators of ONNX Runtime.
 pub(super) const DOMAIN: &str = "com.microsoft";
 
-/// The operator of products with a weight.
-pub(super) const PRODUCT: &str = "MatMulNBits";
-
 /// An operator that computes with the values of blocks of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockOperator {
@@ -24,9 +21,14 @@ impl BlockOperator {
     pub(super) fn of(node: &NodeFields) -> Option<Self> {
         match node.op_type {
             _ if node.domain != DOMAIN.as_bytes() => None,
-            name if name == PRODUCT.as_bytes() => Some(Self::Product),
-            b"GatherBlockQuantized" => Some(Self::Gather),
-            _ => None,
+            name => [Self::Product, Self::Gather].into_iter().find(|own| own.name().as_bytes() == name),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Product => "MatMulNBits",
+            Self::Gather => "GatherBlockQuantized",
         }
     }
 

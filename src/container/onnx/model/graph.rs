@@ -320,9 +320,13 @@ impl<'a> ModelGraph<'a> {
     }
 
     /// Returns the names of the parts of a quantized tensor: of the codes, which have this type, of the scales and of the zero
-    /// points. ONNX Runtime's quantizer has names of its own for products, which they get if these are free.
+    /// points. ONNX Runtime's quantizer has names of its own for products and tables, which they get if these are free.
     pub(crate) fn part_names(&self, name: &str, codes: Dtype, form: CodesForm) -> [String; 3] {
-        let bits = if let CodesForm::Product { bits, .. } = form { Some(bits) } else { None };
+        let bits = match form {
+            CodesForm::Product { bits, .. } => Some(bits),
+            CodesForm::Gather { .. } => Some(codes.bits()),
+            CodesForm::Linear(_) => None,
+        };
         let theirs =
             bits.map(|bits| [format!("{name}_Q{bits}"), format!("{name}_scales"), format!("{name}_zero_points")]);
         theirs.filter(|names| !names.iter().any(|name| self.has_value(name.as_bytes()))).unwrap_or_else(|| {

@@ -9,7 +9,7 @@ use super::messages::{MessageKind, NodeFields, is_default_domain};
 use std::collections::{BTreeMap, HashSet};
 use std::str::from_utf8;
 
-/// Use of the second input of an operator, a weight.
+/// Use of an input of an operator, a weight: of Gather the first, of others the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightUse {
     /// As [inputs, outputs]: `MatMul`.
@@ -20,6 +20,8 @@ pub(crate) enum WeightUse {
     OutputsFirst,
     /// As [outputs, inputs, ..]: Conv.
     Kernel,
+    /// As rows that are taken: Gather.
+    Table,
 }
 
 impl WeightUse {
@@ -299,11 +301,12 @@ impl ModelGraph<'_> {
                 b"Conv" => WeightUse::Kernel,
                 b"Gemm" if self.integers(node, [("transB", 0)]) == [0] => WeightUse::OutputsLast,
                 b"Gemm" => WeightUse::OutputsFirst,
+                b"Gather" => WeightUse::Table,
                 _ => return None,
             };
             let known = usage.unwrap_or(own);
             let is_same = known == own || [known, own].iter().all(|one| one.is_product());
-            if slot != 1 || !is_same {
+            if slot != usize::from(own != WeightUse::Table) || !is_same {
                 return None;
             }
             usage = Some(if known == own { own } else { WeightUse::OutputsLast });
