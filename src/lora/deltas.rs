@@ -31,7 +31,8 @@ impl AdapterModule {
         Error::new("is incomplete: a tensor that belongs to it is missing or empty").in_tensor(names)
     }
 
-    fn need(&self, part: AdapterPart) -> Result<&AdapterTensor> {
+    /// Returns a part that must be there.
+    pub(super) fn need(&self, part: AdapterPart) -> Result<&AdapterTensor> {
         self.part(part).filter(|tensor| tensor.count() > 0).ok_or_else(|| self.incomplete())
     }
 

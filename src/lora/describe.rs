@@ -35,14 +35,7 @@ impl AdapterDescription {
         let option = AdapterOption { path: path.to_owned(), strength: 1.0 };
         let merges = base.map(|base| Merges::open(&[option], true, base)).transpose()?;
         let adapter = Adapter::open(path, false)?;
-        let scales = match adapter.dialect {
-            Dialect::Peft => Some(Scales::of_config(&adapter)?),
-            Dialect::Kohya | Dialect::Dotted => {
-                let component = adapter.modules.first().and_then(|module| module.name.split('.').next());
-                Scales::of_metadata(&adapter, component.unwrap_or_default())?
-            }
-            Dialect::Mlx | Dialect::Gguf => None,
-        };
+        let scales = Scales::of(&adapter)?;
         let (mut rank, mut scale, mut targets) = (None, None, BTreeMap::new());
         for module in &adapter.modules {
             let own = adapter.rank(module)?;

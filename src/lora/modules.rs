@@ -157,14 +157,7 @@ impl Changes<'_, '_> {
             let whole = adapter.whole.iter().filter_map(|it| it.name.rsplit_once('.').map(|(module, _)| module));
             self.base.rule(modules.iter().map(String::as_str).chain(whole))
         });
-        let scales = match adapter.dialect {
-            Dialect::Peft => Some(Scales::of_config(adapter)?),
-            Dialect::Kohya | Dialect::Dotted => {
-                let component = adapter.modules.first().and_then(|module| module.name.split('.').next());
-                Scales::of_metadata(adapter, component.unwrap_or_default())?
-            }
-            Dialect::Mlx | Dialect::Gguf => None,
-        };
+        let scales = Scales::of(adapter)?;
         let context = &Context { adapter, strength, rule, scales };
         let mut summary = Changed::default();
         for tensor in &adapter.whole {
@@ -238,7 +231,7 @@ impl Changes<'_, '_> {
         if tensor.name.contains(".base_layer.weight") {
             self.notes.push(LoraNote::Replaces(base.name.to_owned()));
         }
-        let place = self.place(&DeltaTarget { tensor: at, expert: None, rows: None, swaps_halves: false })?;
+        let place = self.place(&DeltaTarget::whole(at))?;
         summary.map(&self.base.tensors[at], None, None);
         self.push(&place, How::Replace(Delta::Whole(tensor.matrix.clone())));
         Ok(true)
@@ -288,12 +281,7 @@ impl Changes<'_, '_> {
         }
         let Some(name) = context.name(&module.name) else { return Ok(false) };
         let target = match adapter.dialect {
-            Dialect::Gguf => self.base.find(&module.name).map(|tensor| DeltaTarget {
-                tensor,
-                expert: None,
-                rows: None,
-                swaps_halves: false,
-            }),
+            Dialect::Gguf => self.base.find(&module.name).map(DeltaTarget::whole),
             Dialect::Kohya => self.base.underscored(&module.name)?,
             Dialect::Peft | Dialect::Mlx | Dialect::Dotted => self.base.dotted(&name),
         };
@@ -363,9 +351,7 @@ impl Changes<'_, '_> {
         let is_matrix = self.base.tensors[target.tensor].shape.len() == 2 && context.adapter.dialect == Dialect::Peft;
         let is_transposed = is_flagged || is_matrix && is_lora && !fits(&delta) && fits(&delta.transposed());
         let delta = if is_transposed { delta.transposed() } else { delta };
-        if !fits(&delta) {
-            return Err(self.misfit(&delta, target.tensor, shape));
-        }
+        self.check_fit(&place, &delta)?;
         summary.count(&self.base.tensors[target.tensor], rank, scale);
         if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
             let is_peft = context.adapter.dialect == Dialect::Peft;
@@ -378,8 +364,7 @@ impl Changes<'_, '_> {
             let columns_each = if is_transposed { Some(1) } else { is_of_columns.then_some(area) };
             self.decompose(&place, delta, parts, (magnitude, columns_each))?;
         } else {
-            let how = How::Add { delta, factor: scale * strength, swaps_halves: place.swaps_halves };
-            self.push(&place, how);
+            self.add_delta(&place, delta, scale * strength)?;
         }
         if let Some(bias) = module.part(AdapterPart::Bias) {
             self.add_bias(target, bias, scale * strength)?;
@@ -431,12 +416,12 @@ impl Changes<'_, '_> {
                 self.push(place, How::Replace(delta));
             } else {
                 summary.count(&self.base.tensors[place.tensor], None, 1.0);
-                self.push(place, How::Add { delta, factor: context.strength, swaps_halves: place.swaps_halves });
+                self.add_delta(place, delta, context.strength)?;
             }
         }
         if let Some(bias) = module.part(AdapterPart::DiffBias) {
             let rows = Some((place.start / place.columns.max(1), place.rows)).filter(|_| place.start > 0);
-            let target = DeltaTarget { tensor: place.tensor, expert: None, rows, swaps_halves: place.swaps_halves };
+            let target = DeltaTarget { rows, swaps_halves: place.swaps_halves, ..DeltaTarget::whole(place.tensor) };
             summary.count(&self.base.tensors[place.tensor], None, 1.0);
             self.add_bias(&target, bias, context.strength)?;
         }
@@ -455,6 +440,19 @@ impl Changes<'_, '_> {
             .remedy("the adapter belongs to another base, or to one with another vocabulary")
     }
 
+    /// Refuses a delta of another shape than its place.
+    fn check_fit(&self, place: &ChangedMatrix, delta: &Delta) -> Result<()> {
+        let shape = [place.rows, place.columns];
+        if delta.shape() == shape { Ok(()) } else { Err(self.misfit(delta, place.tensor, shape)) }
+    }
+
+    /// Adds a delta of the shape of its place, times a factor.
+    fn add_delta(&mut self, place: &ChangedMatrix, delta: Delta, factor: f64) -> Result<()> {
+        self.check_fit(place, &delta)?;
+        self.push(place, How::Add { delta, factor, swaps_halves: place.swaps_halves });
+        Ok(())
+    }
+
     /// Adds a delta to the bias of a layer.
     fn add_bias(&mut self, target: &DeltaTarget, bias: &AdapterTensor, factor: f64) -> Result<()> {
         let Some(tensor) = self.base.bias_of(target.tensor) else {
@@ -465,9 +463,7 @@ impl Changes<'_, '_> {
         if bias.count() != place.rows * place.columns {
             return Err(self.misfit(&Delta::Whole(bias.matrix.clone()), tensor, [place.rows, place.columns]));
         }
-        let delta = Delta::Whole(bias.matrix.reshaped([place.rows, place.columns]));
-        self.push(&place, How::Add { delta, factor, swaps_halves: place.swaps_halves });
-        Ok(())
+        self.add_delta(&place, Delta::Whole(bias.matrix.reshaped([place.rows, place.columns])), factor)
     }
 
     fn decompose(
@@ -535,12 +531,7 @@ impl Changes<'_, '_> {
         let parameters = &context.adapter.config["lora_parameters"];
         let scale = parameters["scale"].as_f64().filter(|scale| scale.is_finite());
         let scale = scale.ok_or_else(|| Error::new("its config has no lora_parameters.scale"))?;
-        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
-            return Err(module.incomplete());
-        };
-        if down.count() == 0 || up.count() == 0 {
-            return Err(module.incomplete());
-        }
+        let (down, up) = (module.need(AdapterPart::Down)?, module.need(AdapterPart::Up)?);
         let factor = scale * context.strength;
         let place = self.place(target)?;
         if let (&[_, rank, _], &[experts, _, _]) = (&down.shape[..], &up.shape[..]) {
@@ -559,15 +550,12 @@ impl Changes<'_, '_> {
         {
             return Err(Error::new(format!("has the rank {rank}, and the config says {wanted}")));
         }
-        if delta.shape() != [place.rows, place.columns] {
-            return Err(self.misfit(&delta, target.tensor, [place.rows, place.columns]));
-        }
+        self.check_fit(&place, &delta)?;
         summary.count(&self.base.tensors[target.tensor], rank, scale);
-        if let Some(magnitude) = module.part(AdapterPart::Magnitude) {
-            return self.decompose(&place, delta, (factor, None), (magnitude, None));
+        match module.part(AdapterPart::Magnitude) {
+            Some(magnitude) => self.decompose(&place, delta, (factor, None), (magnitude, None)),
+            None => self.add_delta(&place, delta, factor),
         }
-        self.push(&place, How::Add { delta, factor, swaps_halves: false });
-        Ok(())
     }
 
     /// Adds a module of a GGUF adapter.
@@ -578,12 +566,7 @@ impl Changes<'_, '_> {
         target: &DeltaTarget,
         summary: &mut Changed,
     ) -> Result<()> {
-        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
-            return Err(module.incomplete());
-        };
-        if down.count() == 0 || up.count() == 0 {
-            return Err(module.incomplete());
-        }
+        let (down, up) = (module.need(AdapterPart::Down)?, module.need(AdapterPart::Up)?);
         let alpha = context.adapter.metadata("adapter.lora.alpha").and_then(|text| text.parse::<f64>().ok());
         let rank = up.shape.last().copied().unwrap_or(1);
         // llama.cpp takes the scale 1 for an alpha of 0.
@@ -600,12 +583,7 @@ impl Changes<'_, '_> {
         let is_table = module.name.starts_with("token_embd");
         let down = if is_table { down.matrix.transposed() } else { down.matrix.clone() };
         let RawDelta { delta, .. } = module.product(&up.matrix, &down)?;
-        let place = self.place(target)?;
-        if delta.shape() != [place.rows, place.columns] {
-            return Err(self.misfit(&delta, target.tensor, [place.rows, place.columns]));
-        }
-        self.push(&place, How::Add { delta, factor, swaps_halves: false });
-        Ok(())
+        self.add_delta(&self.place(target)?, delta, factor)
     }
 
     /// Adds a delta for each matrix of a stack, `[out, in]` as in the base. `of` returns the factors of an expert.
@@ -622,16 +600,12 @@ impl Changes<'_, '_> {
             return Err(Error::new(what));
         }
         for expert in 0..experts {
-            let place = self.place(&DeltaTarget { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
+            let place = self.place(&DeltaTarget { expert: Some(expert), ..DeltaTarget::whole(tensor) })?;
             let (up, down) = of(expert);
             if up.columns != down.rows {
                 return Err(Error::new(format!("its matrices have the ranks {} and {}", down.rows, up.columns)));
             }
-            let delta = Delta::Product(up, down);
-            if delta.shape() != [place.rows, place.columns] {
-                return Err(self.misfit(&delta, tensor, [place.rows, place.columns]));
-            }
-            self.push(&place, How::Add { delta, factor, swaps_halves: false });
+            self.add_delta(&place, Delta::Product(up, down), factor)?;
         }
         Ok(())
     }
@@ -647,9 +621,7 @@ impl Changes<'_, '_> {
         summary: &mut Changed,
     ) -> Result<()> {
         const BOTH: [&str; 2] = ["gate_up_proj", "down_proj"];
-        let (Some(down), Some(up)) = (module.part(AdapterPart::Down), module.part(AdapterPart::Up)) else {
-            return Err(module.incomplete());
-        };
+        let (down, up) = (module.need(AdapterPart::Down)?, module.need(AdapterPart::Up)?);
         let config = &context.adapter.config;
         let listed: Vec<&str> =
             config["target_parameters"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -672,9 +644,6 @@ impl Changes<'_, '_> {
             return Err(Error::new(format!("{what}, which are not a rank times a number of experts")));
         };
         let experts = down.matrix.rows / rank;
-        if down.count() == 0 || up.count() == 0 {
-            return Err(module.incomplete());
-        }
         let delta_of = |expert: u64| {
             let inputs = down.matrix.columns;
             let down = down.matrix.viewed([rank, inputs], expert * rank * inputs, [inputs, 1]);
@@ -700,11 +669,9 @@ impl Changes<'_, '_> {
             let is_turned = if is_as_stored && is_turned { self.turns_square(config)? } else { is_turned };
             summary.count(&self.base.tensors[tensor], Some(rank), scale);
             for expert in 0..experts {
-                let place =
-                    self.place(&DeltaTarget { tensor, expert: Some(expert), rows: None, swaps_halves: false })?;
+                let place = self.place(&DeltaTarget { expert: Some(expert), ..DeltaTarget::whole(tensor) })?;
                 let delta = delta_of(expert);
-                let delta = if is_turned { delta.transposed() } else { delta };
-                self.push(&place, How::Add { delta, factor, swaps_halves: false });
+                self.add_delta(&place, if is_turned { delta.transposed() } else { delta }, factor)?;
             }
             return Ok(());
         }
@@ -736,13 +703,13 @@ impl Changes<'_, '_> {
             let Delta::Product(up, down) = delta else { unreachable!("it was made as a product") };
             for (part, tensor) in (0..).zip(tensors) {
                 self.check_values(tensor)?;
-                let place = self.place(&DeltaTarget { tensor, expert: None, rows: None, swaps_halves: false })?;
+                let place = self.place(&DeltaTarget::whole(tensor))?;
                 if [place.rows, place.columns] != [high, wide] {
                     return Err(Error::new("is for experts of different shapes"));
                 }
                 let delta = Delta::Product(up.rows_from(part * high, high), down.clone());
                 summary.count(&self.base.tensors[tensor], Some(rank), scale);
-                self.push(&place, How::Add { delta, factor, swaps_halves: false });
+                self.add_delta(&place, delta, factor)?;
             }
         }
         Ok(())

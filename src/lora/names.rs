@@ -46,7 +46,7 @@ pub(super) struct DeltaTarget {
 }
 
 impl DeltaTarget {
-    fn whole(tensor: usize) -> Self {
+    pub(super) fn whole(tensor: usize) -> Self {
         Self { tensor, expert: None, rows: None, swaps_halves: false }
     }
 }

@@ -1,6 +1,6 @@
 //! The scale of a module, from the config, the metadata, or a tensor.
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Dialect};
 use crate::container::{Members, members};
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -104,8 +104,20 @@ pub(super) struct Scales {
 }
 
 impl Scales {
+    /// Returns what the file of an adapter gives, as its dialect defines. `None` if it gives nothing.
+    pub(super) fn of(adapter: &Adapter) -> Result<Option<Self>> {
+        match adapter.dialect {
+            Dialect::Peft => Self::of_config(adapter).map(Some),
+            Dialect::Kohya | Dialect::Dotted => {
+                let component = adapter.modules.first().and_then(|module| module.name.split('.').next());
+                Self::of_metadata(adapter, component.unwrap_or_default())
+            }
+            Dialect::Mlx | Dialect::Gguf => Ok(None),
+        }
+    }
+
     /// Reads the config of PEFT.
-    pub(super) fn of_config(adapter: &Adapter) -> Result<Self> {
+    fn of_config(adapter: &Adapter) -> Result<Self> {
         let text = &adapter.config_text;
         Ok(Self {
             rank: ByModule::read(text, &["r"], "rank_pattern")?,
@@ -116,7 +128,7 @@ impl Scales {
 
     /// Reads the metadata that diffusers writes, for the component of the model that these modules belong to. `None` if
     /// there is none.
-    pub(super) fn of_metadata(adapter: &Adapter, component: &str) -> Result<Option<Self>> {
+    fn of_metadata(adapter: &Adapter, component: &str) -> Result<Option<Self>> {
         let Some(text) = adapter.metadata("lora_adapter_metadata") else { return Ok(None) };
         let all: Value = serde_json::from_str(text)
             .map_err(|error| Error::new(format!("lora_adapter_metadata is not JSON: {error}")))?;
