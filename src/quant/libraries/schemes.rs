@@ -3,7 +3,7 @@
 use super::{GGUF, MATMUL_NBITS, ONNX, find};
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 use crate::quant::gguf::{self, GgufScheme, mix, mixes, pure};
-use crate::quant::layout::Group;
+use crate::quant::layout::{Group, Layout};
 use crate::quant::scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 
 impl Scheme {
@@ -32,6 +32,18 @@ impl Scheme {
     /// The layout that stores it by default.
     pub fn default_layout(&self) -> &'static str {
         self.layout_names().next().expect("every scheme has a layout")
+    }
+}
+
+impl Layout {
+    /// Returns its name for users, who may know its weights with other groups by another name; `None` if no scheme is stored
+    /// in it.
+    pub(crate) fn for_users(&self, group: Option<Group>) -> Option<&'static str> {
+        let stored = || SCHEMES.iter().flat_map(|scheme| scheme.layouts.iter().chain(scheme.in_model));
+        let mut own = stored().filter(|stored| stored.row == self);
+        let first = own.clone().next().map(|stored| stored.name);
+        let same = own.find(|stored| Some(stored.grid.group) == group).map(|stored| stored.name);
+        same.or(first).or((*self == GGUF).then_some(GGUF.name))
     }
 }
 
