@@ -8,7 +8,7 @@ use clap::{Arg, Args};
 use std::path::PathBuf;
 
 /// The arguments of `tcast quantize`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(
     mut_args(of_weights),
     mut_args(of_finish),
@@ -42,7 +42,8 @@ pub struct QuantizeArgs {
 
     /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
     ///
-    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values. --target-bits chooses among
+    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values, and --lora keeps its scheme and
+    /// layout. --target-bits chooses among
     /// several schemes, separated by commas.
     #[arg(
         long,
@@ -140,7 +141,7 @@ impl QuantizeArgs {
 /// Adds what only this command says about its options.
 fn of_weights(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "scheme" => arg.required_unless_present_any(["finish", "layout", "compare", "target_bits"]),
+        "scheme" => arg.required_unless_present_any(["finish", "layout", "compare", "target_bits", "lora"]),
         "include" => arg.help("Quantize only weights whose name matches; repeatable"),
         "exclude" => arg.help("Skip weights whose name matches; repeatable"),
         "from" => arg.hide(true), // weights are floats

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Output options, and options for the work, of all commands that convert.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Input and output")]
 pub struct FileArgs {
     /// Where to write; the extension selects the format
@@ -100,7 +100,7 @@ impl ViewArgs {
 pub(super) const REPORT: &str = "Write the report to a file: .html or .json";
 
 /// Report options besides the summary; the command chooses their heading.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     /// File of the report.
     #[arg(long, value_name = "FILE", help = REPORT)]
@@ -169,7 +169,7 @@ pub(super) fn with_values(arg: Arg, text: &str) -> Arg {
 }
 
 /// Options for writing checkpoints. A command applies `of_finish` to all its arguments.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Folders of shards")]
 pub struct ShardArgs {
     /// Continue an interrupted run: finished shards are kept, if input and options are the same

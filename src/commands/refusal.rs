@@ -30,11 +30,8 @@ impl Report {
             return "choose a wider type with --to, a scheme with more bits, or an unquantized model as the base"
                 .to_owned();
         }
-        let conditions = &fail_on.conditions;
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
-            refused.iter().any(|tensor| {
-                conditions.iter().any(|condition| tensor.count_of(*condition) > 0 && wanted(tensor, *condition))
-            })
+            refused.iter().any(|tensor| tensor.met(fail_on).any(|condition| wanted(tensor, condition)))
         };
         let mut remedies = Vec::new();
         if is_met(&|_, condition| condition == Condition::Lost(Loss::Wrapped)) {

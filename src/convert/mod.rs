@@ -17,6 +17,7 @@ use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
+use crate::quant::Arithmetic;
 use crate::read::Model;
 use crate::report::Report;
 use crate::threads::cores;
@@ -156,11 +157,12 @@ impl Settings<'_> {
         options: &QuantizeOptions,
     ) -> Result<Report> {
         let begin = Instant::now();
-        if options.layout_in_effect().is_none() {
+        if options.layout_in_effect().is_none() && options.contents.lora.is_empty() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
         let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
+        let options = &in_own_layout(options, &model)?;
         let job = self.job(Task::Quantize(options), output.as_ref());
         self.run(&job, &model, begin)
     }
@@ -266,6 +268,33 @@ pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOpt
         true if options.force_codes => Ok(probed.into_values()),
         is_undecoded => probed.checked().map_err(|error| if is_undecoded { error.of(Kind::Undecoded) } else { error }),
     }
+}
+
+/// Returns the options with the layout of a quantized model, if they name neither a scheme nor a layout.
+///
+/// # Errors
+/// When the model is not quantized, or its weights are in several layouts, or in one that is not written.
+pub(crate) fn in_own_layout(options: &QuantizeOptions, model: &Model) -> Result<QuantizeOptions> {
+    if options.layout_in_effect().is_some() {
+        return Ok(options.clone());
+    }
+    let mut layouts = Vec::new();
+    for weight in &model.found.weights {
+        let group = model.decoder(weight, model.own_type(weight), Arithmetic::Exact)?.grid().group;
+        let layout = weight.layout.for_users(group).ok_or_else(|| {
+            let error = Error::usage(format!("is in the layout {}, which tcast only reads", weight.layout.name));
+            error.in_file(&model.source.path).in_tensor(&weight.name)
+        })?;
+        if !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
+    }
+    match layouts[..] {
+        [layout] => Ok(QuantizeOptions { layout: Some(layout), ..options.clone() }),
+        [] => Err(Error::usage("is not quantized: it has no scheme to keep")),
+        _ => Err(Error::usage(format!("has weights in several layouts: {}", layouts.join(", ")))),
+    }
+    .map_err(|error: Error| error.in_file(&model.source.path))
 }
 
 /// Only the progress of the conversion reaches the caller.

@@ -76,8 +76,8 @@ impl FailOn {
             && self.min_delta_snr_db.is_none()
     }
 
-    /// Returns the reasons why a weight is refused, in words.
-    pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
+    /// Returns the reasons why a weight is refused, in words. Values of a merged weight may change.
+    pub(crate) fn refuses(&self, figures: &QuantizedAccuracy, is_merged: bool) -> impl Iterator<Item = String> {
         let count = |defect| match defect {
             Defect::Clipped => Some((figures.clipped, "value", "clipped to the largest code of its group")),
             Defect::Underflowed => Some((figures.underflowed_groups, "group", "with a scale too small for its type")),
@@ -87,7 +87,8 @@ impl FailOn {
         let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));
         let noise = self.min_sqnr_db.zip(figures.sqnr_db).filter(|(least, sqnr)| sqnr < least);
         let noise = noise.map(|(least, sqnr)| format!("SQNR {} dB, below {least} dB", text_below(sqnr, least)));
-        let is_changed = self.changed && (!figures.is_exact || figures.changed.is_some_and(|changed| changed > 0));
+        let must_stay = self.changed && !is_merged;
+        let is_changed = must_stay && (!figures.is_exact || figures.changed.is_some_and(|changed| changed > 0));
         defects.chain(noise).chain(is_changed.then(|| "values that change".to_owned()))
     }
 }

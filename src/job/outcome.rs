@@ -303,9 +303,19 @@ impl TensorReport {
     /// True if one of its values met a refused condition, or one of its weights has a refused defect.
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let figures = self.quantized_accuracy();
-        fail_on.conditions.iter().any(|condition| self.count_of(*condition) > 0)
-            || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
+        self.met(fail_on).next().is_some()
+            || figures.is_some_and(|figures| fail_on.refuses(figures, self.delta.is_some()).next().is_some())
             || self.delta.as_ref().is_some_and(|figures| fail_on.refuses_delta(figures).next().is_some())
+    }
+
+    /// Returns the refused conditions that its values met, in the order of reports. Adapters may change values that otherwise
+    /// have to stay.
+    pub(crate) fn met(&self, fail_on: &FailOn) -> impl Iterator<Item = Condition> {
+        let may_change = fail_on.changed && self.delta.is_some();
+        Condition::ALL.into_iter().filter(move |condition| {
+            let is_allowed = may_change && *condition == Condition::Lost(Loss::Inexact);
+            !is_allowed && fail_on.conditions.contains(condition) && self.count_of(*condition) > 0
+        })
     }
 
     /// Returns the number of its values that met a condition.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct QuantizeOptions {
     /// The scheme of all weights that no rule names. Without a scheme, the layout of a quantized model changes, and its
-    /// values stay.
+    /// values stay. With neither a scheme nor a layout, adapters are merged into a quantized model, which keeps both.
     // The command line also takes a list of schemes to choose from.
     #[cfg_attr(feature = "cli", arg(skip))]
     pub scheme: Option<&'static Scheme>,

@@ -54,13 +54,10 @@ impl Error {
 
 /// Describes the values that met each condition, and the position of the first.
 fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
-    let conditions = &fail_on.conditions;
-    let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures));
+    let is_merged = tensor.delta.is_some();
+    let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures, is_merged));
     let deltas = tensor.delta.iter().flat_map(|figures| fail_on.refuses_delta(figures));
     let quantized = quantized.chain(deltas).map(|what| format!("{}: {what}", shorten(&tensor.name)));
-    let met = Condition::ALL
-        .into_iter()
-        .filter(|condition| conditions.contains(condition) && tensor.count_of(*condition) > 0);
     let line = |condition: Condition| {
         let (met, all) = (tensor.count_of(condition), tensor.elements());
         let name = if tensor.name.is_empty() { String::new() } else { format!("{}: ", shorten(&tensor.name)) };
@@ -81,5 +78,5 @@ fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
             first.unwrap_or_default()
         )
     };
-    met.map(line).chain(quantized).collect()
+    tensor.met(fail_on).map(line).chain(quantized).collect()
 }

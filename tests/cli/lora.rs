@@ -1,5 +1,6 @@
 //! Adapters that are merged into the weights of their base.
 
+use crate::common::gguf::Gguf;
 use crate::common::{Bench, fixture, safetensors};
 use serde_json::{Value, json};
 use std::fs;
@@ -233,6 +234,59 @@ fn a_quantized_base_keeps_its_codes_where_no_adapter_changes_them() {
     run(&bench, &format!("cast wide --lora {style} -o one"));
     run(&bench, &format!("dequantize base --to f32 --arithmetic exact --lora {style} -o other"));
     assert_eq!(bench.run("diff one other --tolerance 1e-6").code, Some(0));
+}
+
+#[test]
+fn without_a_scheme_or_a_type_the_output_has_those_of_the_base() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    let layouts = [("int4", "compressed-tensors"), ("fp8-block", "huggingface"), ("mxfp8", "mxfp8"), ("nvfp4", "mlx")];
+    for (scheme, layout) in layouts {
+        run(&bench, &format!("quantize m --scheme {scheme} --layout {layout} -o base --force"));
+        run(&bench, &format!("quantize base --lora {style} -o own --force"));
+        run(&bench, &format!("quantize base --lora {style} --layout {layout} -o named --force"));
+        assert_eq!(bench.run("diff own named").code, Some(0), "{scheme}");
+        assert_eq!(bench.read("own/config.json"), bench.read("base/config.json"), "{scheme}");
+        let counts = &report_of_diff(&bench, "diff base own --json")["counts"];
+        assert_eq!((&counts["values_differ"], &counts["equal"]), (&json!(8), &json!(30)), "{scheme}");
+    }
+    let cast = report(&bench, &format!("cast m --lora {style} -o cast --json"));
+    let tensors = cast["tensors"].as_array().unwrap();
+    assert!(tensors.len() == 38 && tensors.iter().all(|tensor| tensor["from"] == tensor["to"]), "{cast}");
+    assert_eq!(bench.read("cast/model.safetensors.index.json"), bench.read("m/model.safetensors.index.json"));
+}
+
+#[test]
+fn blocks_of_a_gguf_keep_their_types() {
+    let bench = Bench::new();
+    let tiny = fixture("gguf/tiny.gguf").display().to_string();
+    let values = |start: u16| (start..start + 64).map(|at| f32::from(at % 7) / 64.0);
+    let adapter = Gguf::of("llama").text("general.type", "adapter").text("adapter.type", "lora");
+    let adapter = adapter.floats("blk.0.attn_q.weight.lora_a", &[1, 64], values(0));
+    bench.write("a.gguf", &adapter.floats("blk.0.attn_q.weight.lora_b", &[64, 1], values(3)).bytes());
+    run(&bench, &format!("quantize {tiny} --lora a.gguf -o out.gguf"));
+    let differences = report_of_diff(&bench, &format!("diff {tiny} out.gguf --json"));
+    let counts = [&differences["counts"]["values_differ"], &differences["counts"]["equal"]];
+    assert_eq!(counts, [&json!(1), &json!(20)], "{differences}");
+}
+
+#[test]
+fn a_base_without_one_layout_of_its_own_needs_a_scheme_or_a_layout() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    let gptq = fixture("checkpoints/gptq-v2-named-gptq").display().to_string();
+    for (base, why) in [
+        ("m", "is not quantized: it has no scheme to keep\n  add --scheme SCHEME to quantize it\n"),
+        (&gptq, "is in the layout gptq, which tcast only reads\n  add --layout LAYOUT to keep its scheme"),
+    ] {
+        for rule in ["", "--rule *o_proj*=int4"] {
+            let outcome = bench.run(&format!("quantize {base} --lora {style} -o out {rule}"));
+            assert!(outcome.code == Some(2) && outcome.stderr.contains(why), "{}", outcome.stderr);
+        }
+    }
+    let plain = bench.run("quantize m -o out");
+    assert!(plain.code == Some(2) && plain.stderr.contains("missing --scheme"), "{}", plain.stderr);
+    assert_eq!(bench.files(), ["m"]);
 }
 
 fn report_of_diff(bench: &Bench, line: &str) -> Value {

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Returns the layout in effect.
 pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
-    options.layout_in_effect().expect("clap requires a scheme or a layout")
+    options.layout_in_effect().expect("there is a scheme or a layout")
 }
 
 /// Returns the names that patterns can match.

@@ -12,7 +12,7 @@ use super::run::{JobRequest, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::convert::{Budget, open_to_quantize};
+use crate::convert::{Budget, in_own_layout, open_to_quantize};
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
@@ -40,6 +40,15 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         &console,
     )?;
     let model = open_to_quantize(source, &args.options)?;
+    let options = in_own_layout(&args.options, &model).map_err(|error| {
+        error.remedy(if model.found.weights.is_empty() {
+            "add --scheme SCHEME to quantize it"
+        } else {
+            "add --layout LAYOUT to keep its scheme in this layout, or --scheme SCHEME to quantize it again"
+        })
+    })?;
+    let args = &QuantizeArgs { options, ..args.clone() };
+    checks::check(args)?;
     check_patterns(args, &model)?;
     if args.file.dry_run || !args.compare.is_empty() {
         check_printing([source])?;
@@ -123,7 +132,8 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     check_hash(&args.reports, &args.file)?;
     budget::check(args)?;
     compare::check(args)?;
-    checks::check(args)
+    // Otherwise, the layout is that of the model.
+    if args.options.layout_in_effect().is_some() { checks::check(args) } else { Ok(()) }
 }
 
 /// Refuses options that no model can have together; an ONNX model has no layouts.
@@ -134,7 +144,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     check(args)?;
     let is_model =
         args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
-    if is_model || !args.compare.is_empty() {
+    if is_model || !args.compare.is_empty() || args.options.layout_in_effect().is_none() {
         return Ok(());
     }
     check_layout(&args.options, &args.schemes().collect::<Vec<_>>(), args.model.as_deref())

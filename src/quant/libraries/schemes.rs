@@ -35,6 +35,18 @@ impl Scheme {
     }
 }
 
+impl Layout {
+    /// Returns its name for users, who may know its weights with other groups by another name; `None` if no scheme is stored
+    /// in it.
+    pub(crate) fn for_users(&self, group: Option<Group>) -> Option<&'static str> {
+        let stored = || SCHEMES.iter().flat_map(|scheme| scheme.layouts.iter().chain(scheme.in_model));
+        let mut own = stored().filter(|stored| stored.row == self);
+        let first = own.clone().next().map(|stored| stored.name);
+        let same = own.find(|stored| Some(stored.grid.group) == group).map(|stored| stored.name);
+        same.or(first).or((*self == GGUF).then_some(GGUF.name))
+    }
+}
+
 impl GgufScheme {
     /// Finds the types of a scheme of GGUF files by its name, in upper or lower case, with or without `-` and `_`.
     pub fn find(name: &str) -> Option<&'static Self> {
