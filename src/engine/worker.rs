@@ -8,7 +8,7 @@ use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
 use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
-use crate::plan::{Operation, Plan, Quantization, Step};
+use crate::plan::{FewRows, Operation, Plan, Quantization, Step};
 use crate::progress::Progress;
 use crate::quant::{Decoder, EncodeTally};
 use crate::read::{MappedBytes, Share, decode_values};
@@ -24,6 +24,7 @@ pub(super) struct Worker<'a> {
     results: PieceResults,
     /// Computed values to quantize.
     pub(super) values: Vec<u8>,
+    few: FewRows,
     /// Bytes of a file that have been prefetched.
     ahead: Option<MappedBytes<'a>>,
     /// First elements that this thread has found in a step: its later pieces come after them.
@@ -47,6 +48,7 @@ impl<'a> Worker<'a> {
             queue,
             results: PieceResults::default(),
             values: Vec::new(),
+            few: FewRows::default(),
             ahead: None,
             known,
             largest_error: (0, 0.0, None),
@@ -284,7 +286,7 @@ impl<'a> Worker<'a> {
         }
         if self.detail != Detail::Nothing {
             let outputs = &[&mut self.results.bytes[place]][..];
-            found.survival = weight.survival(&part.rows(), source, outputs)?.map(Box::new);
+            found.survival = weight.survival(&part.rows(), source, outputs, &mut self.few)?.map(Box::new);
         }
         self.values = values;
         Ok((found, weight.rows.bytes(&part.rows())))
@@ -315,7 +317,7 @@ impl<'a> Worker<'a> {
         let (counts, firsts) = infinite(&tally);
         let survival = match self.detail {
             Detail::Nothing => None,
-            _ => weight.survival(&part.rows(), &self.values, &outputs)?.map(Box::new),
+            _ => weight.survival(&part.rows(), &self.values, &outputs, &mut self.few)?.map(Box::new),
         };
         let found =
             StepFindings { counts, firsts, encoded: Some(Box::new(tally)), survival, ..StepFindings::default() };

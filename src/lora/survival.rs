@@ -16,8 +16,6 @@ const MOST_RANK: u64 = 256;
 
 /// Values of some consecutive elements of a weight, all of the same number.
 pub(crate) struct Survivors<'s> {
-    /// The first element.
-    pub first: u64,
     pub base: &'s [f64],
     pub merged: &'s [f64],
     /// The values that are written for `base`, and for `merged`.
@@ -83,23 +81,24 @@ impl Merge {
 }
 
 impl SurvivalTally {
-    /// Counts some elements of a weight with these changes.
-    pub(crate) fn add(&mut self, merge: &Merge, values: &Survivors) {
-        let &Survivors { first, merged, .. } = values;
-        let mut errors = vec![0.0; merged.len()];
-        Isa::chosen().run(Count { tally: self, values, errors: &mut errors });
-        self.values += merged.len() as u64;
+    /// Counts some elements of a weight, and adds their errors to those of the elements before.
+    pub(crate) fn count(&mut self, values: &Survivors, errors: &mut Vec<f64>) {
+        let start = errors.len();
+        errors.resize(start + values.merged.len(), 0.0);
+        Isa::chosen().run(Count { tally: self, values, errors: &mut errors[start..] });
+        self.values += values.merged.len() as u64;
+    }
+
+    /// Projects the errors of some elements of a weight, from the first one on, to the spaces of its changes.
+    pub(crate) fn project(&mut self, merge: &Merge, first: u64, errors: &[f64]) {
         let Some(spaces) = merge.spaces() else { return };
         self.spaces.resize_with(spaces.len(), SpaceTally::default);
         for (space, tally) in spaces.iter().zip(&mut self.spaces) {
             let all = space.start..space.start + space.rows * space.columns;
-            let met = all.start.max(first)..all.end.min(first + merged.len() as u64);
+            let met = all.start.max(first)..all.end.min(first + errors.len() as u64);
             if !met.is_empty() {
-                space.add(
-                    tally,
-                    met.start - all.start,
-                    &errors[(met.start - first) as usize..(met.end - first) as usize],
-                );
+                let errors = &errors[(met.start - first) as usize..(met.end - first) as usize];
+                space.add(tally, met.start - all.start, errors);
             }
         }
     }
@@ -436,7 +435,9 @@ mod tests {
             let [base, merged] = [&base[..count], &merged[..count]];
             let [stored_base, stored_merged] = [&stored_base[..count], &stored_merged[..count]];
             let mut tally = SurvivalTally::default();
-            tally.add(&merge, &Survivors { first: 0, base, merged, stored_base, stored_merged });
+            let mut errors = Vec::new();
+            tally.count(&Survivors { base, merged, stored_base, stored_merged }, &mut errors);
+            tally.project(&merge, 0, &errors);
             tally.figures(&merge, noise.len() as u64).unwrap()
         };
         let (all, some) = (figures(rows), figures(rows / 8));

@@ -39,6 +39,7 @@ pub(crate) use quantize::{OTHER_NAME, name_instead_of};
 pub(crate) use quantize::{layout_of, matchable_names};
 pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
+pub(crate) use survival::FewRows;
 pub(crate) use weight_rows::SharedExtremes;
 
 use crate::container::gguf::MAX_PARTS;

@@ -11,6 +11,21 @@ use std::ops::Range;
 /// Number of values of a weight that are measured. Of more, some pieces are.
 const ENOUGH: u64 = 1 << 20;
 
+/// Number of values that are compared at a time, if rows are not longer: they stay in a cache, and their memory is used
+/// again.
+const FEW: u64 = 1 << 14;
+
+/// Buffers for the values of a few rows, and for the errors of the rows of a piece.
+#[derive(Default)]
+pub(crate) struct FewRows {
+    bytes: Vec<u8>,
+    base: Vec<f64>,
+    merged: Vec<f64>,
+    stored_base: Vec<f64>,
+    stored_merged: Vec<f64>,
+    errors: Vec<f64>,
+}
+
 impl Quantization<'_> {
     /// Returns the only changes of its values, if adapters change them.
     pub(crate) fn merge(&self) -> Option<&Merge> {
@@ -25,53 +40,78 @@ impl Quantization<'_> {
         rows: &Range<u64>,
         values: &[u8],
         outputs: &[&mut [u8]],
+        few: &mut FewRows,
     ) -> Result<Option<SurvivalTally>> {
         let Some(merge) = self.merge() else { return Ok(None) };
-        let every = (self.rows.encoder.rows() * self.rows.encoder.columns()).div_ceil(ENOUGH).max(1);
+        let encoder = &self.rows.encoder;
+        let every = (encoder.rows() * encoder.columns()).div_ceil(ENOUGH).max(1);
         if !(rows.start / (rows.end - rows.start).max(1)).is_multiple_of(every) {
             return Ok(None);
         }
-        let Some((first, base)) = self.rows.base_values(rows)? else { return Ok(None) };
-        let mut merged = Vec::new();
-        widen(self.rows.dtype(), values, &mut merged);
-        let Some(stored_merged) = self.stored_values(rows, outputs)? else { return Ok(None) };
-        let is_same = |target: Dtype| self.rows.base_dtype() == target;
-        let stored_base = match (self.rows.decoder(), &self.codes) {
+        let (mut tally, mut first) = (SurvivalTally::default(), None);
+        few.errors.clear();
+        let whole = encoder.part_ranges(rows.clone());
+        let row_bytes = values.len() / (rows.end - rows.start).max(1) as usize;
+        let step = (FEW / encoder.columns().max(1)).max(1).next_multiple_of(encoder.row_alignment());
+        for start in rows.clone().step_by(step as usize) {
+            let part = start..rows.end.min(start + step);
+            let ranges = encoder.part_ranges(part.clone());
+            let places = ranges.iter().zip(&whole).zip(outputs).map(|((range, whole), output)| {
+                let start = range.start.saturating_sub(whole.start) as usize;
+                &output[start..][..(range.end - range.start) as usize]
+            });
+            let [before, after] = [part.start, part.end].map(|row| (row - rows.start) as usize * row_bytes);
+            let Some(at) = self.compare(&part, &values[before..after], &places.collect::<Vec<_>>(), few)? else {
+                return Ok(None);
+            };
+            first.get_or_insert(at);
+            let FewRows { base, merged, stored_base, stored_merged, errors, .. } = &mut *few;
+            tally.count(&Survivors { base, merged, stored_base, stored_merged }, errors);
+        }
+        tally.project(merge, first.unwrap_or_default(), &few.errors);
+        Ok(Some(tally))
+    }
+
+    /// Finds the values of a few rows without and with the changes of adapters, and those that are stored for both. Returns
+    /// the first element of the rows in their tensor; `None` if they cannot be compared.
+    fn compare(&self, rows: &Range<u64>, values: &[u8], outputs: &[&[u8]], few: &mut FewRows) -> Result<Option<u64>> {
+        let FewRows { bytes, base, merged, stored_base, stored_merged, .. } = few;
+        let Some(first) = self.rows.base_values(rows, bytes, base)? else { return Ok(None) };
+        widen(self.rows.dtype(), values, merged);
+        if !self.stored_values(rows, outputs, bytes, stored_merged)? {
+            return Ok(None);
+        }
+        match (self.rows.decoder(), &self.codes) {
             // Its values are on the grid already.
-            (Some(_), _) => base.clone(),
-            (None, CodesSource::Cast(conversion)) if is_same(conversion.to.dtype()) => base.clone(),
+            (Some(_), _) => stored_base.clone_from(base),
+            (None, CodesSource::Cast(conversion)) if conversion.to.dtype() == self.rows.base_dtype() => {
+                stored_base.clone_from(base);
+            }
             (None, CodesSource::Cast(conversion)) => {
                 let target = conversion.to.dtype();
                 let [from, to] = [Dtype::Float64, target].map(Storage::packed);
                 let Some(kernel) = Kernel::cast(from, to, &Rules::default()) else { return Ok(None) };
-                let mut bytes = Vec::new();
-                narrow(&base, Dtype::Float64, &mut bytes);
+                narrow(base, Dtype::Float64, bytes);
                 let mut written = vec![0; base.len() * target.bits() as usize / 8];
-                if kernel.run(&bytes, &mut written, base.len()).is_err() {
+                if kernel.run(bytes, &mut written, base.len()).is_err() {
                     return Ok(None);
                 }
-                let mut stored = Vec::new();
-                widen(target, &written, &mut stored);
-                stored
+                widen(target, &written, stored_base);
             }
             (None, _) => {
-                let mut bytes = Vec::new();
-                narrow(&base, self.rows.dtype(), &mut bytes);
+                narrow(base, self.rows.dtype(), bytes);
                 let mut written: Vec<Vec<u8>> = outputs.iter().map(|output| vec![0; output.len()]).collect();
-                let mut outputs: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
+                let mut places: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
                 let mut tally = EncodeTally::default();
                 tally.skips_errors = true;
-                let encoded = self.rows.encoder.encode(rows.clone(), &bytes, self.extremes(), &mut outputs, &mut tally);
-                match encoded.ok().map(|()| self.stored_values(rows, &outputs)).transpose()?.flatten() {
-                    Some(stored) => stored,
-                    None => return Ok(None),
+                let encoded = self.rows.encoder.encode(rows.clone(), bytes, self.extremes(), &mut places, &mut tally);
+                let outputs: Vec<&[u8]> = written.iter().map(|bytes| &bytes[..]).collect();
+                if encoded.is_err() || !self.stored_values(rows, &outputs, bytes, stored_base)? {
+                    return Ok(None);
                 }
             }
-        };
-        let mut tally = SurvivalTally::default();
-        let (stored_base, stored_merged) = (&stored_base[..], &stored_merged[..]);
-        tally.add(merge, &Survivors { first, base: &base, merged: &merged, stored_base, stored_merged });
-        Ok(Some(tally))
+        }
+        Ok(Some(first))
     }
 
     fn extremes(&self) -> &Extremes {
@@ -82,23 +122,28 @@ impl Quantization<'_> {
         }
     }
 
-    /// Returns the values that outputs stand for; `None` if they are of a type without values.
-    fn stored_values(&self, rows: &Range<u64>, outputs: &[&mut [u8]]) -> Result<Option<Vec<f64>>> {
-        let mut values = Vec::new();
+    /// Finds the values that outputs stand for; `bytes` is a buffer. False if they are of a type without values.
+    fn stored_values(
+        &self,
+        rows: &Range<u64>,
+        outputs: &[&[u8]],
+        bytes: &mut Vec<u8>,
+        values: &mut Vec<f64>,
+    ) -> Result<bool> {
         match &self.rows.encoder {
             WeightEncoder::Plain(_) => {
                 let dtype = self.rows.encoder.parts()[0].dtype;
                 if !dtype.is_floating() || dtype.bits() < 8 {
-                    return Ok(None);
+                    return Ok(false);
                 }
-                widen(dtype, outputs[0], &mut values);
+                widen(dtype, outputs[0], values);
             }
-            WeightEncoder::Blocks(encoder) => widen(Dtype::Float32, &encoder.decoded(outputs[0]), &mut values),
+            WeightEncoder::Blocks(encoder) => widen(Dtype::Float32, &encoder.decoded(outputs[0]), values),
             WeightEncoder::Grid(encoder) => {
-                let bytes = encoder.decoded(rows, self.extremes(), outputs)?;
-                widen(Dtype::Float64, &bytes, &mut values);
+                encoder.decode(rows, self.extremes(), outputs, bytes)?;
+                widen(Dtype::Float64, bytes, values);
             }
         }
-        Ok(Some(values))
+        Ok(true)
     }
 }

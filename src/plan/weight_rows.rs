@@ -201,17 +201,21 @@ impl<'a> WeightRows<'a> {
         merged.into_iter().flat_map(|merged| merged.merges.iter().flatten()).map(|merge| &**merge)
     }
 
-    /// Returns the first element of some rows in their tensor, and their values without the changes of adapters. `None` if
-    /// adapters do not change them, or if the rows do not follow each other.
-    pub(super) fn base_values(&self, rows: &Range<u64>) -> Result<Option<(u64, Vec<f64>)>> {
+    /// Reads the values of some rows without the changes of adapters, and returns the first element of the rows in their
+    /// tensor; `bytes` is a buffer. `None` if adapters do not change them, or if the rows do not follow each other.
+    pub(super) fn base_values(
+        &self,
+        rows: &Range<u64>,
+        bytes: &mut Vec<u8>,
+        values: &mut Vec<f64>,
+    ) -> Result<Option<u64>> {
         let WeightValues::Merged(merged) = &self.values else { return Ok(None) };
         if matches!(merged.base, WeightValues::Gathered { .. }) {
             return Ok(None);
         }
         let (_, first, count) = self.run_of_rows(&merged.base, rows.start, rows.end);
-        let (mut values, mut bytes) = (Vec::new(), Vec::new());
-        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, &mut values);
-        Ok((count == rows.end - rows.start).then_some((first, values)))
+        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), bytes)?, values);
+        Ok((count == rows.end - rows.start).then_some(first))
     }
 
     /// The type of the values without the changes of adapters.

@@ -38,7 +38,9 @@ impl Encoder {
         }
         let (layout, parameters, parts) = self.description();
         let decoder = Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)?;
-        let results = self.decode(&decoder, rows, extremes, outputs)?;
+        let outputs: Vec<&[u8]> = outputs.iter().map(|output| &**output).collect();
+        let mut results = Vec::new();
+        self.decode_with(&decoder, rows, extremes, &outputs, &mut results)?;
         for (at, bytes) in (rows.start * self.columns()..).zip(results.as_chunks().0) {
             if u16::from_le_bytes(*bytes) & 0x7fff == 0x7c00 {
                 tally.infinite.add(at);
@@ -47,33 +49,40 @@ impl Encoder {
         Ok(())
     }
 
-    /// Returns the exact values of encoded rows, as float64. The arguments are those of [`Encoder::encode`], which wrote
-    /// `outputs`.
+    /// Fills `out` with the exact values of encoded rows, as float64. The other arguments are those of [`Encoder::encode`],
+    /// which wrote `outputs`.
     ///
     /// # Errors
     /// When there is not enough memory.
-    pub(crate) fn decoded(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<u8>> {
+    pub(crate) fn decode(
+        &self,
+        rows: &Range<u64>,
+        extremes: &Extremes,
+        outputs: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let (layout, parameters, parts) = self.description();
-        self.decode(&Decoder::of_rows(layout, &parameters, &parts)?, rows, extremes, outputs)
+        self.decode_with(&Decoder::of_rows(layout, &parameters, &parts)?, rows, extremes, outputs, out)
     }
 
-    fn decode(
+    fn decode_with(
         &self,
         decoder: &Decoder,
         rows: &Range<u64>,
         extremes: &Extremes,
-        outputs: &[&mut [u8]],
-    ) -> Result<Vec<u8>> {
+        outputs: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let parts = self.whole_parts(rows, extremes, outputs)?;
         let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
         let width = decoder.target().bits() as usize / 8;
         let values = rows.start * self.columns()..rows.end * self.columns();
         let whole = decoder.around(values.clone());
-        let mut out = vec![0; width * (whole.end - whole.start) as usize];
-        decoder.decode_values(whole.clone(), &parts, &mut out)?;
+        out.resize(width * (whole.end - whole.start) as usize, 0);
+        decoder.decode_values(whole.clone(), &parts, out)?;
         out.truncate((values.end - whole.start) as usize * width);
         out.drain(..(values.start - whole.start) as usize * width);
-        Ok(out)
+        Ok(())
     }
 
     /// Describes the codes and scales for a decoder.
@@ -104,7 +113,7 @@ impl Encoder {
 
     /// Returns parts of the length of the whole weight, with the bytes that some rows need. Other bytes are zeros, which
     /// take no memory as long as nothing reads them: an allocator would clear them if it has used their memory before.
-    fn whole_parts(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<MmapMut>> {
+    fn whole_parts(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&[u8]]) -> Result<Vec<MmapMut>> {
         let zeros = |part: &EncodedPart| MmapMut::map_anon(part.byte_len() as usize);
         let parts: std::io::Result<Vec<MmapMut>> = self.parts().iter().map(zeros).collect();
         let mut parts = parts.map_err(|_| Error::new("not enough memory to decode a weight"))?;

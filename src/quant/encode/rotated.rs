@@ -3,11 +3,12 @@
 use super::super::rotation::rotate_float32s;
 use super::encoder::Encoder;
 use super::extremes::{Extremes, INFINITY, first_special, largest};
-use super::lanes;
+use super::lanes::{self, larger};
 use super::levels::Levels;
 use super::rounding::WeightType;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
+use crate::kernel::half::{to_bfloat16, to_float16};
 use crate::kernel::{Isa, Loop};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -93,7 +94,7 @@ fn store(codes: &[u8], has_upper: bool, out: &mut [u8]) {
     }
 }
 
-/// Widens some rows, and rotates them.
+/// Widens some rows, and rotates them. Returns the bits of the largest magnitude.
 struct Rotate<'a> {
     source: Dtype,
     bytes: &'a [u8],
@@ -105,10 +106,10 @@ struct Rotate<'a> {
 }
 
 impl Loop for Rotate<'_> {
-    type Result = ();
+    type Result = u32;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> u32 {
         let Self { source, bytes, size, rounded, values, lane, wide } = self;
         match WeightType::new(source) {
             Some(weight) => lanes::widen(weight, bytes, values),
@@ -122,10 +123,24 @@ impl Loop for Rotate<'_> {
             *lane = value.to_le_bytes();
         }
         rotate_float32s(lane, wide, size);
-        for (value, lane) in values.iter_mut().zip(&*lane) {
-            *value = rounded.round(f32::from_le_bytes(*lane));
+        // A loop for each type, which the compiler makes vectors of.
+        match rounded {
+            WeightType::Float32 => take(lane, values, |number| number),
+            WeightType::Bfloat16 => take(lane, values, to_bfloat16),
+            WeightType::Float16 => take(lane, values, to_float16),
         }
     }
+}
+
+/// Rounds numbers; returns the bits of the largest magnitude.
+#[inline(always)]
+fn take(lane: &[[u8; 4]], values: &mut [f32], round: impl Fn(f32) -> f32) -> u32 {
+    let mut most = 0;
+    for (value, number) in values.iter_mut().zip(lane) {
+        *value = round(f32::from_le_bytes(*number));
+        most = larger(most, value.abs().to_bits());
+    }
+    most
 }
 
 impl Encoder {
@@ -160,12 +175,14 @@ impl Encoder {
             }
             let (values, lane) = (&mut values[..count], &mut lane[..count]);
             let rounded = self.rotated;
-            isa.run(Rotate { source: self.source, bytes, size, rounded, values, lane, wide: &mut wide[..count] });
+            let most =
+                isa.run(Rotate { source: self.source, bytes, size, rounded, values, lane, wide: &mut wide[..count] });
             // The rotation spreads an infinite value or NaN over a group.
             let special = match WeightType::new(self.source) {
                 Some(weight) if largest(weight, bytes) >= INFINITY => first_special(weight, bytes).map(|at| at / width),
                 Some(_) if self.rotated == WeightType::Float32 => None,
                 // Sums can be beyond float16.
+                _ if most < INFINITY => None,
                 _ => values.iter().position(|value| !value.is_finite()),
             };
             if let Some(at) = special {
