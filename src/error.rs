@@ -344,6 +344,8 @@ pub enum Kind {
     UnmatchedAdapter,
     /// The model has no quantized weights.
     Plain,
+    /// The tensor is a table that nodes look up, which the layout stores if it is asked for.
+    Table,
     /// The layout cannot store the weights: another scheme or layout may.
     Unstorable,
     /// The tensor holds the codes of a quantized weight, which are not values.

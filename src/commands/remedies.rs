@@ -123,6 +123,7 @@ fn of_kind(error: &Error) -> Option<String> {
             let weights = if globs.len() == 1 { "the weight" } else { "the weights" };
             format!("decode {weights} with {}", excluding(globs))
         }
+        Kind::Table => "add --include-embeddings".to_owned(),
         Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
         Kind::Adapter => format!("cast it: tcast cast {} --to bfloat16", quoted(error.path()?)),
         Kind::Unmerged => {

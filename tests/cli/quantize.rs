@@ -75,9 +75,7 @@ fn a_checkpoint_becomes_the_one_that_llmcompressor_writes() {
     assert!(outcome.stderr.contains("embeddings (1)") && outcome.stderr.contains("norms (5)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("\n  4.50 bits per weight; the lowest SQNR is "), "{}", outcome.stderr);
     assert_same(&tensors(&bench.path("out")), &tensors(&fixture("checkpoints/llama-nvfp4a16")));
-    let mut found = config(&bench, "out");
-    let groups = &mut found["quantization_config"]["config_groups"];
-    *groups = json!({ "NVFP4A16": groups["group_0"] });
+    let found = config(&bench, "out");
     let wanted: Value =
         serde_json::from_slice(&fs::read(fixture("checkpoints/llama-nvfp4a16/config.json")).unwrap()).unwrap();
     assert_eq!(found, wanted);
@@ -452,7 +450,7 @@ fn a_given_scale_of_activations_is_stored_beside_each_weight() {
         let found = tensors(&bench.path(layout));
         assert_eq!(found[name], ("F32".to_owned(), shape.to_vec(), stored.to_le_bytes().to_vec()), "{layout}");
     }
-    let group = &config(&bench, "compressed-tensors")["quantization_config"]["config_groups"]["group_0"];
+    let group = &config(&bench, "compressed-tensors")["quantization_config"]["config_groups"]["NVFP4"];
     assert_eq!(group["input_activations"]["dynamic"], "local");
     assert_eq!(config(&bench, "modelopt")["quantization_config"]["quant_algo"], "NVFP4");
     // Whatever its digits are, the record of the conversion has the same number.
@@ -582,7 +580,7 @@ fn a_file_without_a_config_gets_its_block_in_the_report() {
     let outcome = bench.run("quantize w.safetensors --scheme fp8 --json");
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!(report["quantization_config"]["config_groups"]["group_0"]["format"], "float-quantized");
+    assert_eq!(report["quantization_config"]["config_groups"]["FP8_DYNAMIC"]["format"], "float-quantized");
     let weight = &report["tensors"][0];
     assert_eq!((&weight["name"], &weight["cast"]), (&json!("a.q_proj.weight"), &json!(true)));
     let quantized = &weight["quantized"];
@@ -637,7 +635,7 @@ fn integers_of_every_width_have_the_config_of_their_preset() {
         let note = "vLLM runs integers of 2, 3, 5, 6 and 7 bits only with its humming kernels";
         assert_eq!(outcome.stderr.contains(note), bits != 8, "{scheme}");
         let config: Value = serde_json::from_str(&fs::read_to_string(bench.path("q/config.json")).unwrap()).unwrap();
-        let group = &config["quantization_config"]["config_groups"]["group_0"];
+        let group = &config["quantization_config"]["config_groups"]["config_group_0"];
         let weights = &group["weights"];
         let size = option.rsplit(' ').next().unwrap().parse::<u64>().ok();
         assert_eq!((&group["format"], &group["input_activations"]), (&"pack-quantized".into(), &Value::Null));

@@ -206,7 +206,7 @@ fn heads_and_embeddings_that_a_rule_quantizes_are_targets_by_name() {
     let note = "tcast: note: few engines load quantized embeddings: embed_tokens.weight\n";
     assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
     let block = &config(&bench, "out")["quantization_config"];
-    assert_eq!(block["config_groups"]["group_0"]["targets"], json!(["Linear", "lm_head", "embed_tokens"]));
+    assert_eq!(block["config_groups"]["FP8_DYNAMIC"]["targets"], json!(["Linear", "lm_head", "embed_tokens"]));
     assert_eq!(block["ignore"], json!([]));
 }
 

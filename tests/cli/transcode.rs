@@ -30,7 +30,7 @@ fn without_a_scheme_only_the_layout_changes() {
     bench.run("diff q ct").expect(0, "21 tensors are equal\n", "");
     let block = &config(&bench, "ct")["quantization_config"];
     assert_eq!(block["quant_method"], "compressed-tensors");
-    assert_eq!(block["config_groups"]["group_0"]["weights"]["strategy"], "block");
+    assert_eq!(block["config_groups"]["FP8_BLOCK"]["weights"]["strategy"], "block");
     assert_eq!(config(&bench, "ct")["dtype"], config(&bench, "q")["dtype"]);
     // And back: the same files.
     bench.run("quantize ct --layout huggingface -q -o back").expect(0, "", "");

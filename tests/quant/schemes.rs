@@ -1,6 +1,6 @@
 //! Schemes that users choose, and the layouts that store them.
 
-use tcast::quant::{SCHEMES, Scheme};
+use tcast::quant::{Group, SCHEMES, Scheme, TargetGrid};
 
 #[test]
 fn every_scheme_names_layouts_that_can_be_written() {
@@ -31,4 +31,36 @@ fn few_schemes_have_a_search_or_partial_blocks() {
     assert_eq!(names(|scheme| scheme.has_search()).count(), 14);
     assert!(names(|scheme| scheme.has_partial_blocks("compressed-tensors")).eq(["fp8-block"]));
     assert_eq!(names(|scheme| scheme.has_partial_blocks("huggingface")).count(), 0);
+}
+
+/// The names are those of `PRESET_SCHEMES` in `quantization/quant_scheme.py` of compressed-tensors 0.20.1.
+#[test]
+fn schemes_that_are_presets_of_compressed_tensors_have_the_name_of_the_preset() {
+    let stored = |scheme: &str| *Scheme::find(scheme).unwrap().in_layout(Some("compressed-tensors")).unwrap();
+    let preset = |scheme: &str, has_input_scale| {
+        let stored = stored(scheme);
+        Scheme::preset(stored.row, stored.grid, has_input_scale)
+    };
+    for bits in 2..=7 {
+        assert_eq!(preset(&format!("int{bits}"), false), Some(format!("W{bits}A16")));
+        assert_eq!(preset(&format!("int{bits}-asym"), false), (bits == 4).then(|| "W4A16_ASYM".to_owned()));
+    }
+    let others = [
+        ("int8a16", "W8A16"),
+        ("int8", "W8A8"),
+        ("fp8", "FP8_DYNAMIC"),
+        ("fp8-block", "FP8_BLOCK"),
+        ("nvfp4", "NVFP4A16"),
+        ("mxfp4", "MXFP4A16"),
+        ("mxfp6", "MXFP6A16"),
+        ("mxfp8", "MXFP8"),
+    ];
+    for (scheme, name) in others {
+        assert_eq!(preset(scheme, false).as_deref(), Some(name));
+    }
+    assert_eq!(preset("nvfp4", true).as_deref(), Some("NVFP4"));
+    assert_eq!([preset("fp8-tensor", false), preset("int8-asym", false)], [None, None]);
+    let stored = stored("int3");
+    let grid = TargetGrid { group: Group::Neighbours(32), ..stored.grid };
+    assert_eq!(Scheme::preset(stored.row, grid, false), None);
 }

@@ -3,7 +3,7 @@
 use super::{Planner, WeightCandidates};
 use crate::container::checkpoint::MlxStacks;
 use crate::error::Result;
-use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, is_composite};
+use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, Scheme, is_composite};
 use crate::select::KeptReason;
 use crate::select::experts::{bank_of, unsplit_bank};
 use crate::select::heads::is_head;
@@ -29,7 +29,8 @@ impl Planner<'_, '_> {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
                         let grid = target.grid;
                         let has_input_scale = layout.global.is_global() && self.encoding().input_global_scale.is_some();
-                        groups.push(QuantizedGroup { layout, grid, has_input_scale, modules, unlike_linear });
+                        let preset = Scheme::preset(layout, grid, has_input_scale);
+                        groups.push(QuantizedGroup { layout, grid, has_input_scale, preset, modules, unlike_linear });
                         groups.len() - 1
                     });
                     groups[at].modules.push(module);

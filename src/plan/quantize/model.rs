@@ -69,8 +69,9 @@ impl<'a> Planned<'a> {
             let decided = scheme.and_then(|scheme| match usage? {
                 _ if !is_named && tensor.count < options.model.min_elements => Err(KeptReason::Small),
                 WeightUse::Table => {
-                    let layout = scheme.in_table(options.layout).filter(|_| options.include_embeddings);
-                    Ok((scheme, layout.ok_or(KeptReason::NoWeight)?, WeightUse::Table))
+                    let layout = scheme.in_table(options.layout).ok_or(KeptReason::NoWeight)?;
+                    let layout = options.include_embeddings.then_some(layout).ok_or(KeptReason::Embedding)?;
+                    Ok((scheme, layout, WeightUse::Table))
                 }
                 usage => Ok((scheme, scheme.in_model(options.layout).ok_or(KeptReason::NoWeight)?, usage)),
             });
@@ -79,7 +80,8 @@ impl<'a> Planned<'a> {
                 Err(reason) if is_named => {
                     let error =
                         Error::new(format!("a rule would quantize it, but it must be kept: {}", reason.describe()));
-                    return Err(in_place(error.remedy("leave it out of the rule")));
+                    let error = error.remedy("leave it out of the rule");
+                    return Err(in_place(if reason == KeptReason::Embedding { error.of(Kind::Table) } else { error }));
                 }
                 Err(reason) => {
                     kept.push(reason);

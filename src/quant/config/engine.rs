@@ -23,6 +23,9 @@ pub struct QuantizedGroup<'a> {
     pub grid: TargetGrid,
     /// True if a scale for the activations is stored too.
     pub has_input_scale: bool,
+    /// The name of their preset in compressed-tensors, if they have one: see
+    /// [`Scheme::preset`](crate::quant::Scheme::preset).
+    pub preset: Option<String>,
     /// The names of their modules in the checkpoint.
     pub modules: Vec<&'a str>,
     /// The subset of these modules that engines do not treat as linear layers: output heads and embeddings.

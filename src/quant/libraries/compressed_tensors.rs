@@ -257,8 +257,9 @@ fn exclude(text: &str, modules: &Modules, is_composite: bool) -> Result<Option<S
     Ok(listed(text, LIBRARY.ignored, &entries))
 }
 
-/// Describes groups. A single group targets all linear layers that are not ignored. Several groups list their modules,
-/// because `TensorRT-LLM` refuses class names if there are several groups.
+/// Describes groups. A single group targets all linear layers that are not ignored, and is called as `model_free_ptq` of
+/// llm-compressor calls it. Several groups list their modules, because `TensorRT-LLM` refuses class names if there are
+/// several groups; `oneshot` numbers them.
 fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> {
     let format = |group: &QuantizedGroup| group.layout.formats[0];
     let mut config_groups = Map::new();
@@ -276,7 +277,12 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
             "targets": targets,
             "weights": weights_of(group),
         });
-        config_groups.insert(format!("group_{at}"), block);
+        let name = match &group.preset {
+            _ if groups.len() > 1 => format!("group_{at}"),
+            Some(preset) => preset.clone(),
+            None => "config_group_0".to_owned(),
+        };
+        config_groups.insert(name, block);
     }
     let format = if let [only] = groups { format(only) } else { "mixed-precision" };
     let mut ignore = kept.entries(entry_of_compressed_tensors, all_experts, |name| format!(r"re:.*\.{name}\..*"));
@@ -332,7 +338,7 @@ fn weights_of(group: &QuantizedGroup) -> Value {
         weights["block_structure"] = json!(block);
     }
     if let CodeType::Int { symmetric: false, .. } = group.grid.codes {
-        (weights["symmetric"], weights["zp_dtype"]) = (json!(false), json!("torch.int8"));
+        weights["symmetric"] = json!(false);
     }
     weights
 }

@@ -23,6 +23,16 @@ impl Scheme {
         SCHEMES.iter().find(|scheme| scheme.gguf.is_some() && letters(scheme.name) == wanted)
     }
 
+    /// Returns the name of the preset of compressed-tensors that describes weights of this layout and grid
+    /// (`quantization/quant_scheme.py`); `None` if no preset does. `has_input_scale` is true if a scale for the
+    /// activations is stored too.
+    pub fn preset(row: &Layout, grid: TargetGrid, has_input_scale: bool) -> Option<String> {
+        let is_own = |layout: &SchemeLayout| layout.row == row && layout.grid == grid;
+        let scheme = SCHEMES.iter().find(|scheme| scheme.layouts.iter().any(is_own))?;
+        let name = if has_input_scale { Some(&scheme.name) } else { scheme.aliases.first() };
+        name.map(|name| name.to_ascii_uppercase())
+    }
+
     /// The names of the layouts that can store it, the default first.
     pub fn layout_names(&self) -> impl Iterator<Item = &'static str> {
         let of_blocks = self.gguf.as_ref().map(|_| GGUF.name);
@@ -270,7 +280,8 @@ pub static SCHEMES: &[Scheme] = &[
     },
     Scheme {
         name: "mxfp8",
-        // No alias MXFP8A16, which leaves activations unquantized.
+        // Not MXFP8A16, which leaves activations unquantized.
+        aliases: &["MXFP8"],
         summary: "float8e4m3fn, a power of two for each 32 values",
         layouts: &[
             layout(COMPRESSED_TENSORS, "ct-mxfp8", MXFP8),
