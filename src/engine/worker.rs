@@ -24,6 +24,7 @@ pub(super) struct Worker<'a> {
     results: PieceResults,
     /// Computed values to quantize.
     pub(super) values: Vec<u8>,
+    /// Buffers for comparing merged values.
     few: FewRows,
     /// Bytes of a file that have been prefetched.
     ahead: Option<MappedBytes<'a>>,

@@ -23,15 +23,14 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     let tensors: Vec<StoredTensor> = tensors.collect();
     let config = output.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
     let block = output.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
-    let configs = &config.or(block.as_deref()).map(|text| [(CONFIG, text)]);
-    let configs = configs.as_ref().map_or(&[][..], |configs| configs);
+    let configs: Vec<_> = config.or(block.as_deref()).map(|text| (CONFIG, text)).into_iter().collect();
     let metadata = source.metadata().filter(|(key, _)| !output.changes(key));
     let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();
     let look = |tensors: &[StoredTensor]| {
         contradictions(&CheckpointInfo {
             tensors,
             folder: source.config_folder(),
-            configs,
+            configs: &configs,
             metadata: &metadata,
             read: &|at| small(planned[at]),
         })

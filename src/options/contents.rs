@@ -66,7 +66,7 @@ pub struct ContentOptions {
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub lora: Vec<AdapterOption>,
 
-    /// How merged values are rounded: stochastic, up or down at random [default: to nearest]
+    /// Round merged values up or down at random [default: to nearest]
     ///
     /// The probability is the distance from the other neighbour, so that small deltas survive on average, with more noise. The
     /// random numbers depend on SEED [default: 0], the name of the weight and the element, never on threads.

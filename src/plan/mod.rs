@@ -88,7 +88,7 @@ pub struct Request<'a> {
     pub data_file: Option<&'a str>,
     /// The changes that adapters make.
     pub(crate) merges: Option<&'a Merges>,
-    /// How merged values are rounded, unless to nearest.
+    /// The rounding of merged values; `None` rounds them to nearest.
     pub(crate) rounding: Option<StochasticRounding>,
     /// Number of threads that search for codes, and that write a long header.
     pub threads: usize,

@@ -80,7 +80,7 @@ pub struct Report {
     pub is_published: bool,
 }
 
-/// What is left of the deltas of adapters in all weights, each with the weight of its energy.
+/// Totals of the deltas of adapters: means over all weights, in proportion to the energy of each delta.
 #[derive(Serialize)]
 struct DeltaTotals {
     kept: f64,

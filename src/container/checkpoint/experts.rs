@@ -26,7 +26,7 @@ pub(crate) const PLAIN_EXPERTS: &ExpertNames =
 
 const NUMBERED: ExpertNames = ExpertNames { up: &["w1", "w3"], down: &["w2"], modules: &[] };
 
-/// How MLX names the experts of a kind of models, and the modules next to them (mlx-lm 0.32.2, `sanitize`).
+/// Names the experts of a kind of models in MLX, and the modules next to them (mlx-lm 0.32.2, `sanitize`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct MlxStacks {
     /// The module of the stacks, in place of `experts`.
