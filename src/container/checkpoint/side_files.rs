@@ -26,7 +26,7 @@ pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
 /// The files that describe the storage of weights; the last is SDNQ's.
 pub(super) const DESCRIPTIONS: [&str; 4] = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, "quantization_config.json"];
-/// The files of [`DESCRIPTIONS`] that libraries write next to the config of the model.
+/// The files of `DESCRIPTIONS` that libraries write next to the config of the model.
 pub const BESIDE_CONFIG: &[&str] = DESCRIPTIONS.split_at(1).1;
 /// Remedy for a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
