@@ -136,6 +136,8 @@ fn of_kind(error: &Error) -> Option<String> {
         Kind::UnmatchedAdapter => {
             "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
         }
+        Kind::UnusedAdapter if error.remedy_text().is_some() => String::new(), // a cast adds the command
+        Kind::UnusedAdapter => "merge the adapters first, and convert the result".to_owned(),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         // The subcommands add commands with their arguments.
@@ -297,6 +299,9 @@ pub fn alternative(error: &Error) -> Option<String> {
     match error.kind() {
         Kind::Codes { globs: Some(globs), model: Some(_) } => Some(format!("or {}", without_codes(globs))),
         Kind::Interrupted(work) => go_back(work),
+        Kind::UnusedAdapter if error.remedy_text().is_some() => {
+            Some("or decode the weights with the same arguments of tcast dequantize".to_owned())
+        }
         _ => None,
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use describe::AdapterDescription;
 pub(crate) use merge::Merge;
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -97,10 +97,10 @@ impl Merges {
 
     /// Refuses a plan that leaves out changes of a weight.
     pub(crate) fn check_used(&self) -> Result<()> {
-        let mut unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
-        unused.next().map_or(Ok(()), |name| {
+        let unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
+        unused.min().map_or(Ok(()), |name| {
             let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
-            Err(error.in_tensor(name).remedy("merge the adapters first, and convert the result"))
+            Err(error.in_tensor(name).of(Kind::UnusedAdapter))
         })
     }
 

@@ -4,6 +4,7 @@
 //! options in effect: see [`RecordedOptions`]. Options that change no byte of the output are not recorded.
 
 mod contents;
+mod defect;
 #[cfg(feature = "cli")]
 pub(crate) mod parsers;
 mod quantize;
@@ -14,9 +15,10 @@ mod task;
 pub use crate::container::checkpoint::{ExpertForm, Naming};
 pub use crate::quant::{Arithmetic, ScaleChoice};
 pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
+pub use defect::Defect;
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
-pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
+pub use shared::{GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
 
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
@@ -25,9 +27,9 @@ use crate::operator::cast::CastAttributes;
 use crate::operator::promote::PromoteAttributes;
 use crate::select::{Rule, Selection};
 use serde::Serialize;
+use shared::texts;
 #[cfg(feature = "cli")]
 pub(crate) use shared::{ROOT, ROOT_NOTE, TAKE_RANK, TAKE_RANK_NOTE};
-use shared::{condition_names, texts};
 pub(crate) use task::Task;
 
 /// Options of `cast`: converts values by the rules of ONNX Cast.
@@ -65,12 +67,19 @@ pub struct CastOptions {
     pub attributes: CastAttributes,
 
     /// Exit with 3 on a loss: saturated, flushed, ...
-    #[serde(serialize_with = "condition_names")]
     #[cfg_attr(
         feature = "cli",
-        arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true, help_heading = "Values")
+        arg(
+            long,
+            value_name = "LIST",
+            value_delimiter = ',',
+            value_parser = Defect::parser(Defect::OF_VALUES),
+            requires_if("lost", "lora"),
+            hide_possible_values = true,
+            help_heading = "Values"
+        )
     )]
-    pub fail_on: Vec<Condition>,
+    pub fail_on: Vec<Defect>,
 
     /// Compare results with sources: errors, SQNR
     ///
@@ -143,12 +152,19 @@ pub struct DequantizeOptions {
     pub keep_activation_scales: bool,
 
     /// Fail, and write nothing, if one of these happens to a value; repeatable, or separated by commas
-    #[serde(serialize_with = "condition_names")]
     #[cfg_attr(
         feature = "cli",
-        arg(long, value_name = "WHAT", value_delimiter = ',', help_heading = "Reports", hide_short_help = true)
+        arg(
+            long,
+            value_name = "WHAT",
+            value_delimiter = ',',
+            value_parser = Defect::parser(Defect::OF_VALUES),
+            requires_if("lost", "lora"),
+            help_heading = "Reports",
+            hide_short_help = true
+        )
     )]
-    pub fail_on: Vec<Condition>,
+    pub fail_on: Vec<Defect>,
 
     /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
     ///
@@ -181,7 +197,7 @@ impl DequantizeOptions {
 
     /// True if values that the target cannot represent are counted.
     pub(crate) fn counts_inexact(&self) -> bool {
-        self.fail_on.contains(&Condition::Lost(Loss::Inexact))
+        self.fail_on.contains(&Defect::Value(Condition::Lost(Loss::Inexact)))
     }
 }
 

@@ -322,9 +322,23 @@ fn the_report_says_how_much_of_the_delta_is_left_and_options_refuse_too_little()
     let line = format!("quantize base --layout compressed-tensors --lora {style} -o out");
     let warned = bench.run(&line).stderr;
     assert!(warned.contains("little of the delta may be left"), "{warned}");
-    let refused = bench.run(&format!("{line} --force --min-kept 0.5"));
-    assert_eq!(refused.code, Some(3));
-    assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+    for least in ["--min-kept 0.5", "--fail-on lost", "--fail-on clipped,lost --min-kept 0.3"] {
+        let refused = bench.run(&format!("{line} --force {least}"));
+        assert_eq!(refused.code, Some(3));
+        assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+    }
+    bench.run(&format!("dequantize base --lora {style} -o lossless --fail-on nan,lost -q")).expect(0, "", "");
+    let alone = bench.run("cast m --to e4m3 --fail-on lost");
+    assert!(alone.code == Some(2) && alone.stderr.contains("--lora"), "{}", alone.stderr);
+    bench.run(&format!("cast base --lora {style} -o cast")).expect(
+        1,
+        "",
+        &format!(
+            "tcast: error: base: tensor 'model.layers.0.self_attn.q_proj.weight': adapters change it, and this conversion \
+             does not merge them into such a weight\n  tcast quantize 'base' --lora '{style}=1' -o 'cast'\n  or decode the \
+             weights with the same arguments of tcast dequantize\n"
+        ),
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tcast::Settings;
 use tcast::dtype::Dtype;
 use tcast::error::Kind;
 use tcast::kernel::{Condition, Loss};
-use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use tcast::options::{CastOptions, Defect, DequantizeOptions, QuantizeOptions};
 use tcast::progress::Progress;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
@@ -46,7 +46,10 @@ fn an_error_of_the_system_is_the_source_of_ours() {
 fn refused_values_are_an_error_that_contains_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("y.safetensors");
-    let options = CastOptions { fail_on: vec![Condition::Lost(Loss::Inexact)], ..CastOptions::to(Dtype::Float8E4M3FN) };
+    let options = CastOptions {
+        fail_on: vec![Defect::Value(Condition::Lost(Loss::Inexact))],
+        ..CastOptions::to(Dtype::Float8E4M3FN)
+    };
     let error = tcast::cast(MODEL, &output, &options).unwrap_err();
     assert!(matches!(error.kind(), Kind::Loss), "{error}");
     let what = "values that are not allowed: no output was written";

@@ -148,7 +148,7 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
         let why = "tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result";
         return Err(no_effect("--fail-on clipped", why));
     }
-    if options.fail_on.contains(&Defect::Infinite) {
+    if options.fail_on.contains(&Defect::INFINITE) {
         return Err(no_effect("--fail-on infinite", "a GGUF file never has values that became infinite"));
     }
     Ok(())
