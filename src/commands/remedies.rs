@@ -60,7 +60,10 @@ pub fn remedy(error: &Error) -> Option<String> {
     if let (Some(again), Some(more)) = (error.remedy_text(), after(error)) {
         return Some(format!("{again}{more}"));
     }
-    let flags = of_kind(error)?;
+    // The subcommands add commands with their arguments.
+    let is_with_command =
+        matches!(error.kind(), Kind::Codes { model: Some(_), .. } | Kind::NoGguf | Kind::UnusedAdapter);
+    let flags = if is_with_command && error.remedy_text().is_some() { String::new() } else { of_kind(error)? };
     let own = error.remedy_text().unwrap_or_default();
     let clear = error.blocker().map(clear).unwrap_or_default();
     let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
@@ -136,12 +139,9 @@ fn of_kind(error: &Error) -> Option<String> {
         Kind::UnmatchedAdapter => {
             "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
         }
-        Kind::UnusedAdapter if error.remedy_text().is_some() => String::new(), // a cast adds the command
         Kind::UnusedAdapter => "merge the adapters first, and convert the result".to_owned(),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
-        // The subcommands add commands with their arguments.
-        Kind::Codes { model: Some(_), .. } | Kind::NoGguf if error.remedy_text().is_some() => String::new(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
