@@ -59,7 +59,6 @@ impl TextForm {
     }
 
     /// Reads the next text; `fill` provides the source's next bytes.
-    #[doc(hidden)] // for tests
     pub fn read(self, fill: &mut Fill, scratch: &mut Vec<u8>, texts: &mut Texts) -> Result<(), TextError> {
         scratch.clear();
         match self {

@@ -46,10 +46,8 @@ pub struct Outcome {
     /// Accuracy of the results, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
     /// Accuracy of the weight, if it was quantized.
-    #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
     /// Figures about the rest of the delta of adapters.
-    #[doc(hidden)] // for the program
     pub delta: Option<Box<DeltaFigures>>,
 }
 

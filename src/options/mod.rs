@@ -12,7 +12,10 @@ mod shared;
 mod task;
 
 pub use crate::container::checkpoint::{ExpertForm, Naming};
-pub use crate::quant::{Arithmetic, ScaleChoice};
+pub use crate::operator::cast::{CastAttributes, Opset};
+pub use crate::operator::promote::PromoteAttributes;
+pub use crate::quant::{Arithmetic, EncodeArithmetic, Group, Rotation, ScaleChoice};
+pub use crate::select::{Pattern, Rename, Rule};
 pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
@@ -21,9 +24,7 @@ pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions,
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
-use crate::operator::cast::CastAttributes;
-use crate::operator::promote::PromoteAttributes;
-use crate::select::{Rule, Selection};
+use crate::select::Selection;
 use serde::Serialize;
 #[cfg(feature = "cli")]
 pub(crate) use shared::{ROOT, ROOT_NOTE, TAKE_RANK, TAKE_RANK_NOTE};
