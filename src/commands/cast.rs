@@ -41,7 +41,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes.
 fn with_command(error: Error, args: &CastArgs) -> Error {
-    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.kind(), &args.inputs[..]) else { return error };
+    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.cause(), &args.inputs[..]) else { return error };
     // Without a type, the values are to stay what they are.
     let to = args.options.to.unwrap_or(Dtype::Float32);
     if !to.is_weight() || **model != **input {

@@ -19,6 +19,7 @@ pub enum TextError {
     Source(Error),
 }
 
+#[doc(hidden)] // otherwise listed with `Error`
 impl From<Error> for TextError {
     fn from(error: Error) -> Self {
         Self::Source(error)
