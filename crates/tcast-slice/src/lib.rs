@@ -46,8 +46,10 @@ mod stored;
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`cast`] converts.
 pub use half;
 
+#[doc(hidden)] // for the names of the types of codes
+pub use codes::format;
 pub use codes::{
-    Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN, Float8E4M3FNUZ,
+    Code, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN, Float8E4M3FNUZ,
     Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Uint1, Uint2, Uint4,
 };
 pub use error::CastError;
@@ -138,8 +140,8 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
 
 /// Type of elements in memory.
 ///
-/// These are Rust's own numbers of 8 to 64 bits and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this
-/// module for the other formats. Each of the latter is a byte with the element's bits at its low end.
+/// These are Rust's own numbers of 8 to 64 bits and `bool`, `f16` and `bf16` of the crate [`half`], and [`Code`]s of the
+/// other formats, which are a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
     /// Data type of the elements.
     const DTYPE: Dtype;
