@@ -11,8 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Error of an operation that was refused or that failed.
 ///
-/// Displayed as `PATH: tensor 'NAME': MESSAGE`. The [`Kind`] classifies the problem, so that callers can add their own
-/// advice; the remedy is advice for every caller.
+/// Displayed as `PATH: tensor 'NAME': MESSAGE`.
 #[derive(Debug)]
 pub struct Error {
     path: Option<Box<Path>>,
@@ -31,6 +30,7 @@ pub struct Error {
 
 impl Error {
     /// Creates an error. `message` is in lower case and has no full stop.
+    #[doc(hidden)] // for the program and for fuzzing
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             path: None,
@@ -53,25 +53,37 @@ impl Error {
 
     /// Returns the same error with another kind.
     #[must_use]
-    pub fn of(self, kind: Kind) -> Self {
+    pub(crate) fn of(self, kind: Kind) -> Self {
         Self { kind: Some(Box::new(kind)), ..self }
     }
 
-    /// Returns the kind of problem, as far as a remedy depends on it.
+    /// Returns the kind of problem.
     #[must_use]
-    pub fn kind(&self) -> &Kind {
-        self.kind.as_deref().unwrap_or(&Kind::Refused)
+    pub fn kind(&self) -> ErrorKind {
+        match self.cause() {
+            Kind::System | Kind::NoMemory | Kind::NoSpace | Kind::Unwritable | Kind::InUse => ErrorKind::Io,
+            Kind::Usage | Kind::Unmatched { .. } | Kind::Unnamed(_) | Kind::Undivided => ErrorKind::Usage,
+            Kind::Loss => ErrorKind::Loss,
+            Kind::Exists { .. } => ErrorKind::Exists,
+            Kind::Unfinished { .. } | Kind::Interrupted(_) | Kind::Incomplete | Kind::Stale => ErrorKind::Unfinished,
+            Kind::Cancelled => ErrorKind::Cancelled,
+            Kind::Several(errors) => {
+                let mut kinds = errors.iter().map(Self::kind);
+                let first = kinds.next().unwrap_or(ErrorKind::Refused);
+                if kinds.all(|kind| kind == first) { first } else { ErrorKind::Refused }
+            }
+            _ => ErrorKind::Refused,
+        }
     }
 
-    /// True if the error says that the output exists.
-    #[must_use]
-    pub fn is_existing(&self) -> bool {
-        matches!(self.kind(), Kind::Exists { .. })
+    /// Returns the problem, with what a remedy depends on.
+    pub(crate) fn cause(&self) -> &Kind {
+        self.kind.as_deref().unwrap_or(&Kind::Refused)
     }
 
     /// Creates the error for an operating system error while doing `what`.
     #[must_use]
-    pub fn io(what: &str, error: &io::Error) -> Self {
+    pub(crate) fn io(what: &str, error: &io::Error) -> Self {
         // Makes a copy of the system's error, because many callers only have a reference.
         let source = match error.raw_os_error() {
             Some(code) => io::Error::from_raw_os_error(code),
@@ -112,15 +124,9 @@ impl Error {
         self.payload.as_ref().map(|payload| &***payload)
     }
 
-    /// True if the system refused an operation that may succeed the next time.
-    #[must_use]
-    pub fn is_io(&self) -> bool {
-        matches!(self.kind(), Kind::System | Kind::NoMemory | Kind::NoSpace | Kind::Unwritable | Kind::InUse)
-    }
-
     /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.
     #[must_use]
-    pub fn in_file(mut self, path: &Path) -> Self {
+    pub(crate) fn in_file(mut self, path: &Path) -> Self {
         if !path.as_os_str().is_empty() {
             self.path.get_or_insert_with(|| path.into());
         }
@@ -129,7 +135,7 @@ impl Error {
 
     /// Names the tensor, unless one is named already; an empty name (the one tensor of a .npy) is ignored.
     #[must_use]
-    pub fn in_tensor(mut self, name: &str) -> Self {
+    pub(crate) fn in_tensor(mut self, name: &str) -> Self {
         if !name.is_empty() {
             self.tensor.get_or_insert_with(|| name.into());
         }
@@ -168,7 +174,7 @@ impl Error {
 
     /// Returns what the user must change first, if there is such a thing.
     #[must_use]
-    pub fn blocker(&self) -> Option<&Blocker> {
+    pub(crate) fn blocker(&self) -> Option<&Blocker> {
         self.blocker.as_deref()
     }
 
@@ -203,7 +209,7 @@ impl Error {
 
     /// Sets the advice for every caller; the [`Kind`] covers advice that depends on the caller.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into().into());
         self
     }
@@ -253,11 +259,30 @@ fn describe(error: &io::Error) -> String {
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// Kind of an error, with the details that a remedy depends on. The program turns each kind into an exit code, and into
-/// flags that help; other callers can match on it.
-#[derive(Debug, Default)]
+/// Kind of an error, for callers that handle some errors themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ErrorKind {
+    /// A file is malformed, or a rule forbids the conversion.
+    Refused,
+    /// The options contradict each other or the input.
+    Usage,
+    /// The system refused something that may succeed the next time.
+    Io,
+    /// The output exists already.
+    Exists,
+    /// The folder has an unfinished conversion.
+    Unfinished,
+    /// A loss happened that the caller forbids. [`Error::report`] returns the losses.
+    Loss,
+    /// The caller ended the work.
+    Cancelled,
+}
+
+/// A problem, with the details that a remedy depends on. The program turns each into an exit code, and into flags that help.
+#[derive(Debug, Default)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum Kind {
     /// A file is malformed, or a rule forbids the conversion.
     #[default]
     Refused,
@@ -273,8 +298,10 @@ pub enum Kind {
     Unwritable,
     /// The arguments contradict each other or the input.
     Usage,
-    /// A loss happened that the caller forbids. [`Error::report`] returns the losses.
+    /// A loss happened that the caller forbids.
     Loss,
+    /// The caller ended the work.
+    Cancelled,
     /// The output exists already.
     Exists {
         /// Role of the output.
@@ -396,8 +423,8 @@ pub enum Kind {
 
 /// Something that prevents the work until the user changes it.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Blocker {
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum Blocker {
     /// This file is in the way.
     File(PathBuf),
     /// This file is in the way, and may belong to something else.
@@ -454,8 +481,8 @@ pub enum Blocker {
 
 /// Input that the user intended, in place of a path that cannot be read.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Intended {
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum Intended {
     /// The folder that the given file describes.
     Described(PathBuf),
     /// The folder of all shards, of which the given file is one.
@@ -478,8 +505,8 @@ pub enum Intended {
 
 /// Role of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OutputRole {
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum OutputRole {
     /// A file of tensors.
     File,
     /// A folder of shards, or for several outputs.
@@ -490,8 +517,7 @@ pub enum OutputRole {
 
 /// Output that would be possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// A file, or a folder.
     Any,
     /// An output in this role.

@@ -44,33 +44,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The steps can be taken one by one: [`container::open`] reads the headers, [`plan::build`] decides how each tensor is
-//! converted and refuses unsupported conversions, and [`engine::run`] converts into an [`io::output::Output`], which takes
-//! its name when it is complete.
-//!
 //! # Conventions
 //!
 //! Lengths and offsets are in bytes where the name says so, and in elements otherwise; shapes are in elements, row-major.
 //! Bytes in memory are little endian unless a [`kernel::Storage`] says otherwise. Every error is an [`error::Error`], which
 //! names the file, the tensor and the cause; only [`slice::cast`] has a separate error type.
 //!
-//! Modules and items that are hidden here serve the program and its tests, and can change at any time.
+//! Modules that are hidden here serve the program and its tests, and can change at any time.
 
 #![warn(clippy::unwrap_used)]
 
-#[doc(hidden)] // for the container and the tests
-pub mod blocks;
-pub mod container;
-pub mod engine;
 pub mod error;
-pub mod io;
-pub mod operator;
 pub mod options;
-pub mod plan;
 pub mod progress;
-pub mod select;
 
-// For the program and the tests.
+// For the program, the tests and the fuzzing.
+#[doc(hidden)]
+pub mod blocks;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -78,13 +68,25 @@ pub mod cli;
 #[doc(hidden)]
 pub mod commands;
 #[doc(hidden)]
+pub mod container;
+#[doc(hidden)]
+pub mod engine;
+#[doc(hidden)]
+pub mod io;
+#[doc(hidden)]
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod measure;
+#[doc(hidden)]
+pub mod operator;
+#[doc(hidden)]
+pub mod plan;
 #[doc(hidden)]
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod quant;
 #[doc(hidden)]
 pub mod report;
+#[doc(hidden)]
+pub mod select;
 #[doc(hidden)]
 pub mod text;
 
@@ -111,7 +113,6 @@ pub use job::{FileReport, IfExists, TensorReport};
 pub use measure::compare::{
     Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
 };
-pub use progress::Cancel;
 pub use quant::{EncodedTensor, EncodedWeight, Scheme, WeightElement};
 pub use report::Report;
 pub use tensors::{TensorFiles, TensorInfo, Tensors};

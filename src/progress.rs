@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Receiver of a conversion's progress. The engine calls it for every finished piece of work, from any thread.
 pub trait Progress: Sync {
-    /// Receives the total number of input bytes to convert. `tcast::convert` calls this before it starts; a caller that
-    /// makes a plan knows the number from the plan.
+    /// Receives the total number of input bytes to convert, before the work starts.
     fn begin(&self, _bytes: u64) {}
 
     /// Receives the number of input bytes that were converted since the last call.
@@ -23,6 +22,7 @@ pub trait Progress: Sync {
 }
 
 /// Progress receiver that shows nothing.
+#[doc(hidden)] // for tests
 pub struct Silent;
 
 impl Progress for Silent {
@@ -49,7 +49,7 @@ impl<const N: usize> Cancel for [&dyn Cancel; N] {
 }
 
 /// Never cancels.
-pub struct Never;
+pub(crate) struct Never;
 
 impl Cancel for Never {
     fn is_cancelled(&self) -> bool {

@@ -4,7 +4,6 @@ mod shell;
 #[cfg(feature = "cli")]
 mod terminal;
 
-#[doc(hidden)] // for tests
 pub use shell::flag_with;
 pub(crate) use shell::{TEMPORARY_FOLDER, quoted};
 
@@ -23,7 +22,6 @@ use std::io;
 /// Escapes every misleading character: text from files and arguments never reaches a terminal as a command, and cannot
 /// look like something else.
 #[must_use]
-#[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return text.to_owned(); // true of nearly all names
@@ -112,7 +110,6 @@ const KEPT: usize = 100;
 
 /// Shortens a name for display: escaped like [`visible`], and without the middle if it is very long.
 #[must_use]
-#[doc(hidden)] // for tests
 pub fn shorten(name: &str) -> String {
     let count = name.chars().count();
     if count <= 2 * KEPT {

@@ -42,13 +42,13 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes, or the
 /// command that merges adapters into them.
 fn with_command(error: Error, args: &CastArgs) -> Error {
-    if let (Kind::UnusedAdapter, [input]) = (error.kind(), &args.inputs[..]) {
+    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..]) {
         let adapters = args.options.contents.lora.iter().map(|adapter| flag_with(" --lora", &adapter.to_string()));
         let output = args.file.output.iter().map(|output| format!(" -o {}", quoted(output)));
         let arguments = quoted(input) + &adapters.chain(output).collect::<String>();
         return error.remedy(format!("tcast quantize {arguments}"));
     }
-    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.kind(), &args.inputs[..]) else { return error };
+    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.cause(), &args.inputs[..]) else { return error };
     // Without a type, the values are to stay what they are.
     let to = args.options.to.unwrap_or(Dtype::Float32);
     if !to.is_weight() || **model != **input {

@@ -43,7 +43,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
 
 /// Adds the command that makes a GGUF file to the error for one as the output.
 fn with_command(error: Error, args: &DequantizeArgs) -> Error {
-    match (error.kind(), &args.model, &args.file.output) {
+    match (error.cause(), &args.model, &args.file.output) {
         (Kind::NoGguf, Some(model), Some(output)) => {
             let command = into_gguf::decoding(model, args.options.to, output);
             error.remedy(command)

@@ -34,7 +34,6 @@ mod usage;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
 pub use interrupts::{end_interrupts, remove_temporaries_on_interrupt};
-#[doc(hidden)] // for tests
 pub use remedies::{alternative, exit_code, remedy};
 pub use usage::usage;
 

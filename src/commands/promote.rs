@@ -164,7 +164,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
 
 /// Adds a remedy for codes to an error, because no option of this command leaves them out.
 fn explain_codes(error: Error) -> Error {
-    let remedy = match error.kind() {
+    let remedy = match error.cause() {
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { model: None, .. } => "tcast cast --force-codes casts codes as numbers".to_owned(),
         _ => return error,

@@ -4,7 +4,7 @@
 use super::downloads::{download, from_hub};
 use super::resume::{go_back, go_on};
 use super::unmatched::propose;
-use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
+use crate::error::{Blocker, Error, ErrorKind, Intended, Kind, OutputRole, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::directory_of;
 use crate::text::{
@@ -36,14 +36,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 fn code_of(error: &Error) -> u8 {
     match error.kind() {
-        Kind::Usage | Kind::Unmatched { .. } | Kind::Unnamed(_) | Kind::Undivided => 2,
-        Kind::Loss => 3,
-        Kind::Exists { .. } => 4,
-        Kind::Several(errors) => {
-            let mut codes = errors.iter().map(code_of);
-            let first = codes.next().unwrap_or(1);
-            if codes.all(|code| code == first) { first } else { 1 }
-        }
+        ErrorKind::Usage => 2,
+        ErrorKind::Loss => 3,
+        ErrorKind::Exists => 4,
         _ => 1,
     }
 }
@@ -62,14 +57,14 @@ pub fn remedy(error: &Error) -> Option<String> {
     }
     // The subcommands add commands with their arguments.
     let is_with_command =
-        matches!(error.kind(), Kind::Codes { model: Some(_), .. } | Kind::NoGguf | Kind::UnusedAdapter);
+        matches!(error.cause(), Kind::Codes { model: Some(_), .. } | Kind::NoGguf | Kind::UnusedAdapter);
     let flags = if is_with_command && error.remedy_text().is_some() { String::new() } else { of_kind(error)? };
     let own = error.remedy_text().unwrap_or_default();
     let clear = error.blocker().map(clear).unwrap_or_default();
     let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
     let remedies = if is_option { [own, &flags, &clear] } else { [own, &clear, &flags] };
     let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
-    if matches!(error.kind(), Kind::Unsafe { .. }) {
+    if matches!(error.cause(), Kind::Unsafe { .. }) {
         remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
     }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
@@ -77,7 +72,7 @@ pub fn remedy(error: &Error) -> Option<String> {
 
 /// Returns the remedy for the kind of an error, which may be empty.
 fn of_kind(error: &Error) -> Option<String> {
-    Some(match error.kind() {
+    Some(match error.cause() {
         Kind::Exists { output, is_replaceable: true } => format!("add --force to replace it, or {}", another(*output)),
         Kind::Exists { output, is_replaceable: false } => another(*output),
         Kind::Several(errors) if errors.iter().all(is_about_output) => {
@@ -182,7 +177,7 @@ fn of_kind(error: &Error) -> Option<String> {
 
 /// True if an error only says that an output exists, which could be replaced.
 fn is_about_output(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Exists { is_replaceable: true, .. })
+    matches!(error.cause(), Kind::Exists { is_replaceable: true, .. })
 }
 
 /// True if the system found no file of the name. Errors of standard output have the same path as a missing `-`.
@@ -286,7 +281,7 @@ fn list(paths: &[PathBuf], between: &str) -> String {
 
 /// Returns the text that follows an error's own remedy.
 fn after(error: &Error) -> Option<String> {
-    match error.kind() {
+    match error.cause() {
         Kind::Incomplete => Some(", and then --finish".to_owned()),
         Kind::Inconsistent => Some(format!("; tcast inspect {} shows all that does not fit", quoted(error.path()?))),
         _ => None,
@@ -296,7 +291,7 @@ fn after(error: &Error) -> Option<String> {
 /// Returns an alternative to the command of [`remedy`].
 #[must_use]
 pub fn alternative(error: &Error) -> Option<String> {
-    match error.kind() {
+    match error.cause() {
         Kind::Codes { globs: Some(globs), model: Some(_) } => Some(format!("or {}", without_codes(globs))),
         Kind::Interrupted(work) => go_back(work),
         Kind::UnusedAdapter if error.remedy_text().is_some() => {

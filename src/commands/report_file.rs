@@ -46,7 +46,7 @@ impl ReportFile {
             return Err(error.remedy("name another file with --report"));
         }
         let destination = Destination::among(run, path, replace);
-        let destination = destination.map_err(|error| match error.kind() {
+        let destination = destination.map_err(|error| match error.cause() {
             // Other parts may need a report that exists.
             Kind::Exists { .. } => error.of(Kind::Exists { output: OutputRole::Report, is_replaceable: !is_part }),
             Kind::Taken(_) => error.of(Kind::Taken(Wanted::Role(OutputRole::Report))),
@@ -94,7 +94,7 @@ impl ReportFile {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<()> {
         self.destination.write(sync, write).map_err(|error| {
-            let remedy = match error.kind() {
+            let remedy = match error.cause() {
                 Kind::NoSpace => "free some space, or name a report on another disk with --report",
                 Kind::Unwritable => "name a report in a folder that you can write to, with --report",
                 _ => "",

@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 /// The tensors of a new file. This is not a slice, because a million items would take more memory than their sources.
-#[doc(hidden)]
 pub trait NewTensors: Sync {
     /// Number of tensors.
     fn count(&self) -> usize;
@@ -40,7 +39,6 @@ impl NewTensors for Vec<NewTensor<'_>> {
 
 /// Metadata of a new file.
 #[derive(Clone, Debug, Default)]
-#[doc(hidden)]
 pub struct NewMetadata {
     /// Names and values; `None` for a file without such a section.
     pub texts: Option<Vec<(String, String)>>,
@@ -52,7 +50,6 @@ pub struct NewMetadata {
 
 /// A tensor of a new file.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub struct NewTensor<'a> {
     /// Name of the tensor; a format without names drops it.
     pub name: Cow<'a, str>,
@@ -73,19 +70,16 @@ pub struct NewTensor<'a> {
 }
 
 /// A tensor of a finished file, and the range of its bytes there.
-#[doc(hidden)]
 pub struct WrittenTensor<'a> {
     pub tensor: NewTensor<'a>,
     pub range: Range<u64>,
 }
 
 /// The tensors of a finished file.
-#[doc(hidden)]
 pub type Rereading<'i, 'a> = &'i mut dyn Iterator<Item = WrittenTensor<'a>>;
 
 /// Layout of a new file: literal bytes and tensors without gaps.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct FileLayout {
     /// Headers and other literal bytes with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
@@ -101,7 +95,6 @@ pub struct FileLayout {
 /// The entries of some tensors in a header, which are written when their place in the file is: a header of a million tensors
 /// would take as much memory as everything that is known about them.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub struct HeaderEntries {
     /// Range of their bytes in the file.
     pub range: Range<u64>,
@@ -115,7 +108,6 @@ pub struct HeaderEntries {
 
 /// Place and form of a tensor in a new file.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub struct Placement {
     /// Type and storage of the elements.
     pub form: Form,
@@ -127,7 +119,6 @@ pub struct Placement {
 
 /// A CRC-32 that is part of the file, and that is computed while the tensor is written.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub struct PendingCrc {
     /// Sum of the bytes before the tensor.
     pub before: crc32fast::Hasher,

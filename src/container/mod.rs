@@ -4,7 +4,6 @@
 //! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
 //! exists, from names, dtypes and shapes.
 
-#[doc(hidden)] // for the program and the tests
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
 mod code;
@@ -38,7 +37,6 @@ pub(crate) use pytorch::PickleFacts;
 pub(crate) use pytorch::RootInfo;
 pub use reader::Reader;
 pub(crate) use reader::unpack;
-#[doc(hidden)] // for fuzzing
 pub use safetensors::read_header_twice;
 use shape::is_countable;
 pub(crate) use shape::{indices, position};
@@ -46,7 +44,6 @@ pub(crate) use tensor::sum_of;
 pub use tensor::{Elements, Form, Tensor};
 pub(crate) use text::TextExtent;
 pub use text::TextForm;
-#[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
     layout::{
         FileLayout, HeaderEntries, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement, Rereading, WrittenTensor,
@@ -75,7 +72,6 @@ pub static CONTAINERS: &[&dyn Container] = &[
 ];
 
 /// The format of the shards of a checkpoint.
-#[doc(hidden)] // for tests
 pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// The format of models in blocks.
@@ -127,21 +123,18 @@ pub trait Container: Sync {
     ///
     /// # Errors
     /// When the format cannot hold them.
-    #[doc(hidden)]
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout>;
 
     /// Reads a finished file with a library that other programs use, and compares the header with the tensors of the plan.
     ///
     /// # Errors
     /// When the library refuses the file, or reads other tensors: then this program has a defect, or the disk has.
-    #[doc(hidden)]
     fn reread(&self, _file: &[u8], _tensors: Rereading) -> Result<()> {
         Ok(())
     }
 
     /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
     /// too.
-    #[doc(hidden)]
     fn refusal(&self, dtype: Dtype, are_several: bool) -> Error {
         let error = Error::new(format!(".{} cannot hold {dtype}", self.format_info().extension));
         with_formats(error, are_several, &|other| other.stores(dtype).is_some())

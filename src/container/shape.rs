@@ -3,7 +3,6 @@
 /// Returns the number of elements of a shape. `None` if the product of the nonzero lengths does not fit in 64 bits:
 /// other readers refuse such a shape, although a zero makes the tensor empty.
 #[must_use]
-#[doc(hidden)] // for tests
 pub fn element_count(shape: &[u64]) -> Option<u64> {
     let extent =
         shape.iter().filter(|&&length| length > 0).try_fold(1_u64, |count, &length| count.checked_mul(length))?;
@@ -36,7 +35,6 @@ pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec
 
 /// Converts the index of an element in column-major order to its index in row-major order.
 #[must_use]
-#[doc(hidden)] // for tests
 pub fn row_major(index: u64, shape: &[u64]) -> u64 {
     indices(index, shape, true).iter().zip(shape).fold(0, |place, (index, length)| place * length + index)
 }

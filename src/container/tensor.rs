@@ -25,7 +25,6 @@ pub struct Tensor {
     /// True for column-major order, if it differs from row-major.
     pub fortran_order: bool,
     /// Location of the bytes.
-    #[doc(hidden)]
     pub data: Data,
     /// The type as the file names it.
     pub stored: Arc<str>,
@@ -156,11 +155,10 @@ impl Form {
 
 /// Location of the bytes of a stored tensor.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub enum Data {
     /// Unchanged in a file.
     Mapped {
-        /// Index in [`Input::files`].
+        /// Index in [`Input::files`](super::Input::files).
         file: u32,
         range: Range<usize>,
         checksum: Option<Box<Checksum>>,
@@ -205,7 +203,6 @@ impl TensorError {
 
 /// A CRC-32 of a tensor's bytes and some before them.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
 pub struct Checksum {
     /// Sum of the bytes before the tensor.
     pub before: crc32fast::Hasher,

@@ -19,6 +19,7 @@ pub enum TextError {
     Source(Error),
 }
 
+#[doc(hidden)] // otherwise listed with `Error`
 impl From<Error> for TextError {
     fn from(error: Error) -> Self {
         Self::Source(error)
@@ -59,7 +60,6 @@ impl TextForm {
     }
 
     /// Reads the next text; `fill` provides the source's next bytes.
-    #[doc(hidden)] // for tests
     pub fn read(self, fill: &mut Fill, scratch: &mut Vec<u8>, texts: &mut Texts) -> Result<(), TextError> {
         scratch.clear();
         match self {

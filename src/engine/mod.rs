@@ -15,7 +15,7 @@ mod pieces;
 mod queue;
 mod worker;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
 use crate::lora::DeltaFigures;
@@ -46,10 +46,8 @@ pub struct Outcome {
     /// Accuracy of the results, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
     /// Accuracy of the weight, if it was quantized.
-    #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
     /// Figures about the rest of the delta of adapters.
-    #[doc(hidden)] // for the program
     pub delta: Option<Box<DeltaFigures>>,
 }
 
@@ -86,7 +84,13 @@ pub fn run(
     output: &dyn Sink,
     &RunOptions { threads, detail, progress, cancel }: &RunOptions,
 ) -> Result<Vec<Outcome>> {
-    let check = || if cancel.is_cancelled() { Err(Error::new("cancelled").in_file(output.path())) } else { Ok(()) };
+    let check = || {
+        if cancel.is_cancelled() {
+            Err(Error::new("cancelled").of(Kind::Cancelled).in_file(output.path()))
+        } else {
+            Ok(())
+        }
+    };
     if !output.is_seekable() {
         check_order(plan).map_err(|error| error.in_file(output.path()))?;
     }

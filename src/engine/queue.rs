@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn results_without_memory_are_an_error_of_their_kind() {
         let error = PieceResults::default().reserve(&(0..1 << 62)).unwrap_err();
-        assert!(matches!(error.kind(), Kind::NoMemory) && error.to_string() == "out of memory");
+        assert!(matches!(error.cause(), Kind::NoMemory) && error.to_string() == "out of memory");
     }
 
     #[test]

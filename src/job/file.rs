@@ -5,7 +5,7 @@ use super::output::{OutputPlace, PlannedOutput};
 use super::{IfExists, Job, Publish, place};
 use crate::container;
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
+use crate::error::{Blocker, Error, ErrorKind, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, elsewhere};
 use crate::plan::{GgufTask, Plan, Spread};
@@ -81,7 +81,7 @@ fn find_data_place(
         return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::FILE)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
-        if job.existing != IfExists::Skip || !error.is_existing() {
+        if job.existing != IfExists::Skip || error.kind() != ErrorKind::Exists {
             return error;
         }
         let error = Error::new("exists already, but the model that would refer to it does not").in_file(path);
@@ -118,7 +118,7 @@ fn find_place(job: &Job, output: &Path, files: &mut Files) -> Result<Option<Dest
         return Ok(None);
     }
     let destination = Destination::among(files, output, job.existing == IfExists::Replace);
-    let destination = destination.map_err(|error| match error.kind() {
+    let destination = destination.map_err(|error| match error.cause() {
         Kind::Exists { .. } if !is_named && job.output.is_some() => error.of(Kind::exists(OutputRole::Folder)),
         _ => error,
     })?;

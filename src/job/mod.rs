@@ -31,7 +31,7 @@ pub(crate) use output::PlannedOutput;
 use crate::container;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
 use crate::lora;
@@ -268,7 +268,7 @@ fn unless_kept<T>(job: &Job, made: Result<T>) -> Result<Option<T>> {
 }
 
 fn is_kept(job: &Job, error: &Error) -> bool {
-    job.existing == IfExists::Skip && error.is_existing()
+    job.existing == IfExists::Skip && error.kind() == ErrorKind::Exists
 }
 
 /// Raises the limit of open files as far as possible: every input stays open, so that the file that is read is the file

@@ -169,6 +169,7 @@ pub struct TensorReport {
 impl FileReport {
     /// Reports the planned conversion or, with `outcomes`, the finished one.
     #[must_use]
+    #[doc(hidden)] // for fuzzing
     pub fn new(file: String, plan: &Plan, outcomes: Option<Vec<Outcome>>) -> Self {
         Self { tensors: TensorReport::of(plan.steps.iter(), outcomes), ..Self::without_tensors(file, plan) }
     }

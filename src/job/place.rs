@@ -106,7 +106,7 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
     let beside = if is_file { beside_input(&source.path, output) } else { return Ok(output) };
     // Several shards are converted together, in their folder.
-    beside.map_err(|error| match error.kind() {
+    beside.map_err(|error| match error.cause() {
         Kind::Taken(_) if !is_only => {
             error.of(Kind::System).intending(Intended::Whole(directory_of(&source.path).into()))
         }

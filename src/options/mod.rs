@@ -13,7 +13,10 @@ mod shared;
 mod task;
 
 pub use crate::container::checkpoint::{ExpertForm, Naming};
-pub use crate::quant::{Arithmetic, ScaleChoice};
+pub use crate::operator::cast::{CastAttributes, Opset};
+pub use crate::operator::promote::PromoteAttributes;
+pub use crate::quant::{Arithmetic, EncodeArithmetic, Group, Rotation, ScaleChoice};
+pub use crate::select::{Pattern, Rename, Rule};
 pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
 pub use defect::Defect;
 pub use quantize::{QuantizeOptions, SchemeRule};
@@ -23,9 +26,7 @@ pub use shared::{GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, T
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
-use crate::operator::cast::CastAttributes;
-use crate::operator::promote::PromoteAttributes;
-use crate::select::{Rule, Selection};
+use crate::select::Selection;
 use serde::Serialize;
 use shared::texts;
 #[cfg(feature = "cli")]

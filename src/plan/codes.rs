@@ -61,7 +61,6 @@ impl<'a> Codes<'a> {
     ///
     /// # Errors
     /// When one of the files next to it cannot be read.
-    #[doc(hidden)] // for tests
     pub fn find(source: &'a Checkpoint) -> Result<Self> {
         let model = Model::probe(source);
         if Self::may_be_in(source) { Self::of(&model) } else { Ok(Self::undecoded_of(&model)) }

@@ -20,18 +20,15 @@ mod stored;
 mod survival;
 mod weight_rows;
 
-#[doc(hidden)] // for the program
 pub use codes::Codes;
 pub(crate) use gguf::GgufTask;
 #[cfg(feature = "cli")]
 pub(crate) use gguf::folder_metadata;
 #[cfg(feature = "cli")]
 pub(crate) use metadata::is_owned_key;
-#[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
 pub(crate) use plain::check_from;
-#[doc(hidden)] // for tests
 pub use plain::source_form;
 pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
 pub(crate) use quantize::{OTHER_NAME, name_instead_of};
@@ -76,7 +73,6 @@ pub struct Request<'a> {
     /// The format of the outputs.
     pub container: &'a dyn Container,
     /// Tensors of codes, which no cast may treat as values.
-    #[doc(hidden)] // for the program
     pub codes: Option<&'a Codes<'a>>,
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],

@@ -24,10 +24,8 @@ use std::sync::Arc;
 /// One output file: the steps that make its tensors, and the other bytes.
 pub struct Plan<'a> {
     /// Headers and other literal bytes with their offsets in the file, in order.
-    #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
     /// Parts of a long header, in order.
-    #[doc(hidden)] // for tests
     pub entries: Vec<HeaderEntries>,
     /// Steps, in the order of the tensors.
     pub steps: Vec<Step<'a>>,
@@ -365,7 +363,6 @@ impl<'a> Step<'a> {
 
     /// Returns the form in which the results are stored.
     #[must_use]
-    #[doc(hidden)] // for tests
     pub fn form(&self) -> Form {
         match &self.how {
             Operation::Convert(conversion) => conversion.to,
@@ -418,7 +415,6 @@ impl<'a> Step<'a> {
 
     /// Returns the range of the first result in the output file.
     #[must_use]
-    #[doc(hidden)] // for tests
     pub fn target(&self) -> Range<u64> {
         self.results[0].range.clone()
     }

@@ -45,7 +45,8 @@ impl Report {
 
 impl Error {
     /// Returns the report of a conversion whose values or weights were refused, because of `fail_on` or `min_sqnr` in
-    /// its options: the kind is then [`Kind::Loss`], and no output was written.
+    /// its options: the kind is then [`ErrorKind::Loss`](crate::error::ErrorKind::Loss), and no output was
+    /// written.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.payload()?.downcast_ref()

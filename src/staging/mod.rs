@@ -39,7 +39,7 @@ pub(crate) use reopen::are_done;
 #[cfg(feature = "cli")]
 pub(crate) use state::{InterruptedWork, WorkState};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::listing::remove_folder;
 use crate::io::open::unwritable;
 use crate::io::output::{Destination, NewFolder, create_folders, keep_at_interrupt, sync_folder};
@@ -175,7 +175,7 @@ impl Staging {
     /// everything that this run made is removed: `None`.
     pub(crate) fn fail(mut self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
-        let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
+        let is_worth = error.kind() == ErrorKind::Io && finished > 0 && self.manifest.can_resume();
         let is_worth = is_worth || self.is_moving().unwrap_or(true);
         if self.start == Start::Part || self.before > 0 || is_worth {
             let (all, folder) = (counted(all as u64, "shard"), path_text(&self.work));

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcast::Settings;
 use tcast::dtype::Dtype;
-use tcast::error::Kind;
+use tcast::error::ErrorKind;
 use tcast::kernel::{Condition, Loss};
 use tcast::options::{CastOptions, Defect, DequantizeOptions, QuantizeOptions};
 use tcast::progress::Progress;
@@ -30,6 +30,7 @@ fn work_that_is_cancelled_leaves_no_file() {
     (settings.progress, settings.cancel) = (&at_once, &at_once.0);
     let error = settings.cast(MODEL, &output, &CastOptions::to(Dtype::Bfloat16)).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: cancelled", output.display()));
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
 
@@ -51,7 +52,7 @@ fn refused_values_are_an_error_that_contains_the_report() {
         ..CastOptions::to(Dtype::Float8E4M3FN)
     };
     let error = tcast::cast(MODEL, &output, &options).unwrap_err();
-    assert!(matches!(error.kind(), Kind::Loss), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Loss, "{error}");
     let what = "values that are not allowed: no output was written";
     assert!(error.to_string().ends_with(what), "{error}");
     let report = error.report().expect("the error contains the report");
@@ -71,7 +72,7 @@ fn a_refused_model_is_an_error_that_contains_the_report() {
     tcast::dequantize(model, &decoded, &DequantizeOptions::default()).unwrap();
     let options = QuantizeOptions { min_sqnr: Some(60.0), ..QuantizeOptions::scheme("nvfp4").unwrap() };
     let error = tcast::quantize(&decoded, &output, &options).unwrap_err();
-    assert!(matches!(error.kind(), Kind::Loss), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Loss, "{error}");
     assert!(error.to_string().ends_with("more loss than is allowed: no output was written"), "{error}");
     let report = error.report().expect("the error contains the report");
     assert!(!report.is_published && report.tensors().count() > error.details().len());

@@ -1,6 +1,5 @@
 //! `tcast::slice::cast` on slices of typed elements.
 
-use std::fmt::Debug;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Kernel, Loss, OutOfRange, Rules, Storage};
 use tcast::operator::cast::CastAttributes;
@@ -9,56 +8,72 @@ use tcast::slice::{
     CastError, Element, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN,
     Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Packed, PackedMut, Uint1, Uint2, Uint4,
 };
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Codes of every kind; elements of a byte have no more bits than their type.
-fn elements<E: Element>(from_bytes: impl Fn(&[u8]) -> E) -> Vec<E> {
-    let width = size_of::<E>();
-    let mask = if E::DTYPE.bits() < 8 { (1 << E::DTYPE.bits()) - 1 } else { 255 };
-    let byte = |at: usize| (at * 37 + at / 8 * 11) as u8 & mask;
-    (0..61).map(|at| from_bytes(&(0..width).map(|part| byte(at * width + part)).collect::<Vec<u8>>())).collect()
+/// An element type, and its elements from and to little endian bytes.
+struct Bytes<E> {
+    read: fn(&[u8]) -> E,
+    write: fn(&E) -> Vec<u8>,
+}
+
+impl<E: Element> Bytes<E> {
+    /// Codes of every kind; elements of a byte have no more bits than their type.
+    fn elements(&self) -> Vec<E> {
+        let width = size_of::<E>();
+        let mask = if E::DTYPE.bits() < 8 { (1 << E::DTYPE.bits()) - 1 } else { 255 };
+        let byte = |at: usize| (at * 37 + at / 8 * 11) as u8 & mask;
+        (0..61).map(|at| (self.read)(&(0..width).map(|part| byte(at * width + part)).collect::<Vec<u8>>())).collect()
+    }
+
+    fn of(&self, elements: &[E]) -> Vec<u8> {
+        elements.iter().flat_map(self.write).collect()
+    }
 }
 
 /// Compares `cast` with the kernel on the same elements as bytes.
-fn check<S: Element + IntoBytes + Immutable + Debug, T: Element + IntoBytes + Immutable + Debug>(
-    source: &[S],
-    mut target: Vec<T>,
-) {
-    let count = source.len();
-    let [from, to] = [S::DTYPE, T::DTYPE].map(Storage::per_byte);
-    let source_bytes = little_endian(source);
+fn check<S: Element, T: Element>(from: &Bytes<S>, to: &Bytes<T>) {
+    let (source, mut target) = (&from.elements()[..], vec![to.elements()[0]; 61]);
+    let (source_bytes, pair) = (from.of(source), format!("{} to {}", S::DTYPE, T::DTYPE));
     let rules = CastAttributes::default().rules();
     assert_eq!(rules, Rules::default());
-    let Some(kernel) = Kernel::cast(from, to, &rules) else {
+    let run = |to: Storage| {
+        let kernel = Kernel::cast(Storage::per_byte(S::DTYPE), to, &rules)?;
+        let mut made = vec![0; to.bytes(61).unwrap() as usize];
+        let counts = kernel.run(&source_bytes, &mut made, 61).unwrap();
+        Some((counts, made))
+    };
+    let Some((counts, made)) = run(Storage::per_byte(T::DTYPE)) else {
         let refused = Err(CastError::Unsupported { source: S::DTYPE, target: T::DTYPE });
         return assert_eq!(cast(source, &mut target, &rules), refused);
     };
-    let mut expected = vec![0; to.bytes(count as u64).unwrap() as usize];
-    let counts = kernel.run(&source_bytes, &mut expected, count).unwrap();
-    assert_eq!(cast(source, &mut target, &rules), Ok(counts), "{} to {}", S::DTYPE, T::DTYPE);
-    assert_eq!(little_endian(&target), expected, "{} to {}", S::DTYPE, T::DTYPE);
-}
-
-fn little_endian<E: IntoBytes + Immutable>(elements: &[E]) -> Vec<u8> {
-    let bytes = elements.as_bytes().chunks_exact(size_of::<E>());
-    let turn = |bytes: &[u8]| {
-        if cfg!(target_endian = "big") { bytes.iter().rev().copied().collect() } else { bytes.to_vec() }
-    };
-    bytes.flat_map(turn).collect()
+    assert_eq!(cast(source, &mut target, &rules), Ok(counts), "{pair}");
+    assert_eq!(to.of(&target), made, "{pair}");
+    let mut packed = vec![0; T::DTYPE.packed_bytes(61).unwrap() as usize];
+    let done = cast(source, &mut PackedMut::<T>::new(&mut packed, 61).unwrap(), &rules);
+    assert_eq!((done, Some((counts, packed))), (Ok(counts), run(Storage::packed(T::DTYPE))), "{pair}");
+    let packed = Packed::<S>::new(&source_bytes, 61).filter(|_| S::DTYPE.bits() >= 8);
+    if let Some(packed) = packed {
+        assert_eq!(cast(&packed, &mut target, &rules), Ok(counts), "{pair}");
+        assert_eq!(to.of(&target), made, "{pair}");
+    }
 }
 
 macro_rules! for_each_element {
     ($then:ident $(, $argument:expr)*) => {
-        $then!($($argument,)* bool, |bytes: &[u8]| bytes[0] & 1 == 1);
-        for_each_element!(@read $then [$($argument),*] i8 i16 i32 i64 u8 u16 u32 u64 half::f16 half::bf16 f32 f64
-            Float8E4M3FN Float8E4M3FNUZ Float8E5M2 Float8E5M2FNUZ Float8E8M0 Float8E3M4 Float8E4M3 Float8E4M3B11FNUZ
-            Float6E2M3 Float6E3M2 Float4E2M1 Int4 Uint4 Int2 Uint2 Int1 Uint1);
+        $then!($($argument,)* bool, |bytes| bytes[0] & 1 == 1, |element| vec![u8::from(*element)]);
+        for_each_element!(@numbers $then [$($argument),*] i8 i16 i32 i64 u8 u16 u32 u64 half::f16 half::bf16 f32 f64);
+        for_each_element!(@codes $then [$($argument),*] Float8E4M3FN Float8E4M3FNUZ Float8E5M2 Float8E5M2FNUZ Float8E8M0
+            Float8E3M4 Float8E4M3 Float8E4M3B11FNUZ Float6E2M3 Float6E3M2 Float4E2M1 Int4 Uint4 Int2 Uint2 Int1 Uint1);
     };
-    (@read $then:ident $arguments:tt $($element:ty)*) => {
-        $(for_each_element!(@one $then $arguments $element);)*
+    (@numbers $then:ident $arguments:tt $($element:ty)*) => {
+        $(for_each_element!(@one $then $arguments $element,
+            |bytes| <$element>::from_le_bytes(bytes.try_into().unwrap()), |element| element.to_le_bytes().to_vec());)*
     };
-    (@one $then:ident [$($argument:expr),*] $element:ty) => {
-        $then!($($argument,)* $element, |bytes: &[u8]| <$element>::read_from_bytes(bytes).unwrap());
+    (@codes $then:ident $arguments:tt $($element:ty)*) => {
+        $(for_each_element!(@one $then $arguments $element,
+            |bytes| <$element>::from_bits(bytes[0]), |element| vec![element.to_bits()]);)*
+    };
+    (@one $then:ident [$($argument:expr),*] $element:ty, $read:expr, $write:expr) => {
+        $then!($($argument,)* $element, $read, $write);
     };
 }
 
@@ -66,13 +81,13 @@ macro_rules! for_each_element {
 fn every_pair_of_element_types_is_what_the_kernel_makes_of_their_bytes() {
     let mut seen = Vec::new();
     macro_rules! to {
-        ($source:expr, $element:ty, $read:expr) => {
-            check($source, vec![elements::<$element>($read)[0]; 61]);
+        ($source:expr, $element:ty, $read:expr, $write:expr) => {
+            check($source, &Bytes::<$element> { read: $read, write: $write });
         };
     }
     macro_rules! from {
-        ($element:ty, $read:expr) => {
-            let source = &elements::<$element>($read)[..];
+        ($element:ty, $read:expr, $write:expr) => {
+            let source = &Bytes::<$element> { read: $read, write: $write };
             for_each_element!(to, source);
             seen.push(<$element as Element>::DTYPE);
         };
@@ -102,6 +117,7 @@ fn packed_elements_are_those_of_a_slice_over_several_chunks() {
     let packed = Packed::<Float4E2M1>::new(&bytes, source.len()).unwrap();
     assert_eq!(cast(&packed, &mut one, &Rules::default()), cast(&codes, &mut other, &Rules::default()));
     assert_eq!(one, other);
+    assert!(Packed::<u32>::new(&[0; 11], 3).is_none());
     assert!(Packed::<Int2>::new(&[0; 2], 9).is_none() && PackedMut::<Int2>::new(&mut [0; 2], 9).is_none());
     assert!(Packed::<Float6E2M3>::new(&[], usize::MAX).is_none());
 }

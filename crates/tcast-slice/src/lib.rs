@@ -32,6 +32,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod codes;
 pub mod dtype;
 mod error;
 pub mod kernel;
@@ -45,6 +46,12 @@ mod stored;
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`cast`] converts.
 pub use half;
 
+#[doc(hidden)] // for the names of the types of codes
+pub use codes::format;
+pub use codes::{
+    Code, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN, Float8E4M3FNUZ,
+    Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Uint1, Uint2, Uint4,
+};
 pub use error::CastError;
 pub use packed::{Packed, PackedMut};
 pub use stored::StoredBytes;
@@ -52,7 +59,7 @@ pub use stored::StoredBytes;
 use crate::dtype::Dtype;
 use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
 use std::ops::Range;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of elements converted at a time; a multiple of 8, so that packed ones start on a whole byte.
 const CHUNK: usize = 1 << 16;
@@ -133,15 +140,16 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
 
 /// Type of elements in memory.
 ///
-/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for
-/// the other formats. Each of the latter is a byte with the element's bits at its low end.
+/// These are Rust's own numbers of 8 to 64 bits and `bool`, `f16` and `bf16` of the crate [`half`], and [`Code`]s of the
+/// other formats, which are a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
     /// Data type of the elements.
     const DTYPE: Dtype;
 }
 
-/// Elements of fewer than 8 bits, which [`Packed`] holds without gaps.
-pub trait SubByte: Element {}
+impl<E: sealed::SealedElement> Element for E {
+    const DTYPE: Dtype = E::TYPE;
+}
 
 /// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], [`Packed`] elements, or [`StoredBytes`].
 pub trait Source: sealed::SealedSource {}
@@ -153,9 +161,10 @@ impl<S: sealed::SealedSource + ?Sized> Source for S {}
 impl<T: sealed::SealedTarget + ?Sized> Target for T {}
 
 mod sealed {
-    use super::{Counts, Malformed, Range, Storage};
+    use super::{Counts, Dtype, Malformed, Range, Storage};
 
     pub trait SealedElement: Copy + 'static {
+        const TYPE: Dtype;
         fn bytes(elements: &[Self]) -> &[u8];
         fn fill(elements: &mut [Self], run: RunKernel) -> Result<Counts, Malformed>;
     }
@@ -195,10 +204,9 @@ fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: RunKernel) -> R
 macro_rules! plain {
     ($($element:ty: $dtype:ident),* $(,)?) => {
         $(
-            impl Element for $element {
-                const DTYPE: Dtype = Dtype::$dtype;
-            }
             impl sealed::SealedElement for $element {
+                const TYPE: Dtype = Dtype::$dtype;
+
                 fn bytes(elements: &[Self]) -> &[u8] {
                     elements.as_bytes()
                 }
@@ -215,11 +223,9 @@ plain! {
     half::f16: Float16, half::bf16: Bfloat16, f32: Float32, f64: Float64,
 }
 
-impl Element for bool {
-    const DTYPE: Dtype = Dtype::Bool;
-}
-
 impl sealed::SealedElement for bool {
+    const TYPE: Dtype = Dtype::Bool;
+
     fn bytes(elements: &[Self]) -> &[u8] {
         elements.as_bytes()
     }
@@ -231,42 +237,6 @@ impl sealed::SealedElement for bool {
         elements.iter_mut().zip(bytes).for_each(|(element, byte)| *element = byte != 0);
         Ok(counts)
     }
-}
-
-macro_rules! formats {
-    ($($name:ident $(: $packed:ident)?),* $(,)?) => {
-        $(
-            #[doc = concat!("An element of type [`Dtype::", stringify!($name), "`], as its bits. Two elements are equal when their bits are.")]
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable)]
-            #[repr(transparent)]
-            pub struct $name(u8);
-
-            impl $name {
-                /// Returns the element with these bits. Excess bits are ignored for integers; for floats, the
-                /// conversion refuses them.
-                #[must_use]
-                pub const fn from_bits(bits: u8) -> Self {
-                    Self(bits)
-                }
-
-                /// Returns the bits. A conversion extends the sign of negative integers below 8 bits, `from_bits` does
-                /// not.
-                #[must_use]
-                pub const fn to_bits(self) -> u8 {
-                    self.0
-                }
-            }
-
-            plain!($name: $name);
-            $(impl $packed for $name {})?
-        )*
-    };
-}
-
-formats! {
-    Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ,
-    Float6E2M3: SubByte, Float6E3M2: SubByte, Float4E2M1: SubByte, Int4: SubByte, Uint4: SubByte, Int2: SubByte,
-    Uint2: SubByte, Int1: SubByte, Uint1: SubByte,
 }
 
 macro_rules! slices {

@@ -1,12 +1,13 @@
-//! Elements of fewer than 8 bits without gaps.
+//! Elements in bytes, without gaps.
 
-use super::SubByte;
+use super::Element;
 use super::sealed::{RunKernel, SealedSource, SealedTarget};
 use crate::kernel::{Counts, Malformed, Storage};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Elements of fewer than 8 bits without gaps, the first in the lowest bits, as ONNX and safetensors store them.
+/// Elements in bytes without gaps, as ONNX and safetensors store them: several in a byte if they have fewer than 8 bits, the
+/// first in the lowest bits; wider ones little endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a, E> {
     bytes: &'a [u8],
@@ -14,7 +15,7 @@ pub struct Packed<'a, E> {
     element: PhantomData<E>,
 }
 
-impl<'a, E: SubByte> Packed<'a, E> {
+impl<'a, E: Element> Packed<'a, E> {
     /// Takes the first `len` elements in `bytes`; `None` if there are fewer.
     #[must_use]
     pub fn new(bytes: &'a [u8], len: usize) -> Option<Self> {
@@ -30,7 +31,7 @@ pub struct PackedMut<'a, E> {
     element: PhantomData<E>,
 }
 
-impl<'a, E: SubByte> PackedMut<'a, E> {
+impl<'a, E: Element> PackedMut<'a, E> {
     /// Takes the first `len` elements in `bytes`; `None` if there is not enough space.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], len: usize) -> Option<Self> {
@@ -38,17 +39,17 @@ impl<'a, E: SubByte> PackedMut<'a, E> {
     }
 }
 
-fn packed_bytes<E: SubByte>(len: usize) -> Option<usize> {
+fn packed_bytes<E: Element>(len: usize) -> Option<usize> {
     usize::try_from(E::DTYPE.packed_bytes(len as u64)?).ok()
 }
 
 /// Returns the bytes of some elements; the first one starts at a byte.
-fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
+fn packed_range<E: Element>(range: &Range<usize>) -> Range<usize> {
     let at = |element| packed_bytes::<E>(element).unwrap_or(usize::MAX);
     at(range.start)..at(range.end)
 }
 
-impl<E: SubByte> SealedSource for Packed<'_, E> {
+impl<E: Element> SealedSource for Packed<'_, E> {
     fn storage(&self) -> Storage {
         Storage::packed(E::DTYPE)
     }
@@ -60,7 +61,7 @@ impl<E: SubByte> SealedSource for Packed<'_, E> {
     }
 }
 
-impl<E: SubByte> SealedTarget for PackedMut<'_, E> {
+impl<E: Element> SealedTarget for PackedMut<'_, E> {
     fn storage(&self) -> Storage {
         Storage::packed(E::DTYPE)
     }

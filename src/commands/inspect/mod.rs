@@ -11,7 +11,7 @@ use super::messages::{print, print_error, print_json, warn};
 use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::gguf::metadata::MetadataFacts;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Kind, Result};
 use crate::job;
 use crate::lora::AdapterDescription;
 use crate::measure::distribution::Distribution;
@@ -113,7 +113,7 @@ fn failures(args: &InspectArgs, folders: Vec<Result<Checkpoint>>, stats: Vec<Opt
     let code = code.map(pickle::check_code).find_map(Result::err);
     let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
         // A shard that is missing is a finding, too.
-        Ok(_) if stats.as_ref().is_some_and(|stats| matches!(stats.kind(), Kind::Loss)) => stats,
+        Ok(_) if stats.as_ref().is_some_and(|stats| matches!(stats.cause(), Kind::Loss)) => stats,
         Ok(folder) => unread(folder).or(stats),
         Err(error) => Some(error),
     });
@@ -188,7 +188,7 @@ fn unread(folder: Checkpoint) -> Option<Error> {
         let path = shard.path().to_owned();
         shard.contents.unreadable.into_iter().map(move |error| error.in_file(&path))
     });
-    folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next()
+    folder.broken.into_iter().chain(unreadable.filter(|error| error.kind() == ErrorKind::Io)).next()
 }
 
 struct Listing<'a> {

@@ -108,7 +108,7 @@ fn write(
 /// left out together. Plain weights are then copied, and quantized ones, which the error may name by one of their
 /// parts, are decoded.
 fn with_fused(error: Error, model: &Model, layout: &str) -> Error {
-    let is_excludable = matches!(error.kind(), Kind::Unconvertible);
+    let is_excludable = matches!(error.cause(), Kind::Unconvertible);
     let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
     let is_named = |weight: &&FoundWeight| {
         weight.name == tensor || weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor)

@@ -22,7 +22,7 @@ const MOST: usize = 2_000;
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     if !is_missing(path) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let is_unread = !matches!(error.kind(), Kind::Unfinished { .. } | Kind::Interrupted(_));
+        let is_unread = !matches!(error.cause(), Kind::Unfinished { .. } | Kind::Interrupted(_));
         let describes =
             is_unread && error.blocker().is_none() && is_json && path.is_file() && has_shards(directory_of(path));
         return if describes { error.intending(Intended::Described(directory_of(path).to_owned())) } else { error };

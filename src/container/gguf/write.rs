@@ -21,7 +21,6 @@ const MAX_NAME: usize = 127;
 
 /// A key of a file, with its value as stored: the number of its type, then the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[doc(hidden)]
 pub struct GgufKey {
     pub name: String,
     pub value: Vec<u8>,
@@ -97,7 +96,6 @@ pub(crate) enum KeyList<'a> {
 
 /// A vector of float32 that is computed for a file.
 #[derive(Clone, Debug, PartialEq)]
-#[doc(hidden)]
 pub struct ComputedTensor {
     pub name: &'static str,
     pub values: Vec<f32>,

@@ -168,7 +168,6 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
 /// Returns the results of both header readers for the same bytes, as text, so that fuzzing can compare them. The first
 /// result is from the reader of usual headers, with `threads` threads. `None` if this reader leaves the header to the
 /// general one, which may refuse it with an error.
-#[doc(hidden)]
 #[must_use]
 pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
     let usual = canonical::read_parts(json, threads)?.describe();

@@ -373,7 +373,7 @@ impl<'m> NamedModel<'m> {
         old.retain(|tensor| other_part(tensor.name, number).is_none());
         let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
         let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
-        let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
+        let has_no_form = |error: &Error| matches!(error.cause(), Kind::NotInGguf);
         let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
         let (architecture, tensors) = to_gguf(config.model_type(), number, &named).map_err(refused)?;
         Ok(Self { old, architecture, tensors })

@@ -26,6 +26,7 @@ pub struct FloatFormat {
     pub specials: Specials,
 }
 
+#[doc(hidden)] // for conversions
 impl FloatFormat {
     /// binary16 (IEEE 754-2019, 3.6).
     pub const FLOAT16: Self = Self { exponent_bits: 5, mantissa_bits: 10, bias: 15, specials: Specials::Ieee };
@@ -88,7 +89,6 @@ impl FloatFormat {
     }
 
     /// The exponents at which the rounding of numbers to this format changes.
-    #[doc(hidden)]
     #[must_use]
     pub const fn edges(&self) -> FloatEdges {
         let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;

@@ -177,6 +177,16 @@ impl Dtype {
         matches!(self.class(), Class::Float(_) | Class::Scale)
     }
 
+    /// Size in bytes of `count` elements that are packed without gaps; the last byte is padded with zeros. `None` if
+    /// the number does not fit in 64 bits.
+    #[must_use]
+    pub fn packed_bytes(self, count: u64) -> Option<u64> {
+        Some(count.checked_mul(u64::from(self.bits()))?.div_ceil(8))
+    }
+}
+
+#[doc(hidden)] // for the rules of operators
+impl Dtype {
     /// True for the four float8 types that ONNX's `saturate` applies to.
     #[must_use]
     pub fn is_float8(self) -> bool {
@@ -184,17 +194,9 @@ impl Dtype {
     }
 
     /// True for the types of plain weights and their scales: float32, bfloat16 and float16.
-    #[doc(hidden)]
     #[must_use]
     pub fn is_weight(self) -> bool {
         matches!(self, Self::Float32 | Self::Bfloat16 | Self::Float16)
-    }
-
-    /// Size in bytes of `count` elements that are packed without gaps; the last byte is padded with zeros. `None` if
-    /// the number does not fit in 64 bits.
-    #[must_use]
-    pub fn packed_bytes(self, count: u64) -> Option<u64> {
-        Some(count.checked_mul(u64::from(self.bits()))?.div_ceil(8))
     }
 }
 

@@ -42,16 +42,15 @@ pub struct UnknownDtype {
     is_ambiguous: bool,
 }
 
+#[doc(hidden)] // for messages of the program
 impl UnknownDtype {
     /// True if the spelling has several meanings.
-    #[doc(hidden)]
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
     /// Describes a spelling that resembles no dtype, with the dtypes that are possible; `None` for other spellings.
-    #[doc(hidden)]
     #[must_use]
     pub fn among(&self, possible: &[Dtype]) -> Option<String> {
         self.candidates.is_empty().then(|| self.with_list(possible.iter().map(|dtype| dtype.name())))
@@ -63,7 +62,6 @@ impl UnknownDtype {
     }
 
     /// The intended type, if exactly one candidate exists or exactly one is a single typing error away.
-    #[doc(hidden)]
     #[must_use]
     pub fn only_candidate(&self) -> Option<Dtype> {
         let typed = plain(&self.spelling.to_lowercase());

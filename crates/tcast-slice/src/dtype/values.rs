@@ -52,6 +52,7 @@ const SCALE: Extent = Extent { digits: 0, lowest: -127, highest: (127, 0), has_i
 
 impl Dtype {
     /// The type of the real part; for a type that is not complex, the type itself.
+    #[doc(hidden)] // for conversions
     #[must_use]
     pub fn part(self) -> Self {
         match self {

@@ -78,33 +78,10 @@ impl Kernel {
         Some(Self { source, target, lane, shortcut, refused: refuses.then_some(Loss::Wrapped) })
     }
 
-    /// The copy of the bits to another storage: between equal dtypes, or dtypes of equal width.
-    ///
-    /// Returns `None` for unequal widths, for strings, and for a big-endian target.
-    #[must_use]
-    pub fn copy(source: Storage, target: Storage) -> Option<Self> {
-        let bits = source.dtype.bits();
-        let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
-        fits.then_some(Self { source, target, lane: Lane::Codes, shortcut: None, refused: None })
-    }
-
-    /// Storage of the source and of the target.
-    #[doc(hidden)]
-    pub fn storages(&self) -> [Storage; 2] {
-        [self.source, self.target]
-    }
-
     /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.
     #[must_use]
     pub fn refuses(&self) -> Option<Loss> {
         self.refused
-    }
-
-    /// True if the bytes of target and source are equal, so that no kernel is needed.
-    #[must_use]
-    pub fn is_plain_copy(&self) -> bool {
-        let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
-        matches!(self.lane, Lane::Codes) && same && self.source.dtype.bits().is_multiple_of(8)
     }
 
     /// Converts `count` elements with [`Isa::chosen`].
@@ -117,6 +94,31 @@ impl Kernel {
     pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         self.run_on(Isa::chosen(), input, output, count)
     }
+}
+
+#[doc(hidden)] // for what converts files, and for tests
+impl Kernel {
+    /// The copy of the bits to another storage: between equal dtypes, or dtypes of equal width.
+    ///
+    /// Returns `None` for unequal widths, for strings, and for a big-endian target.
+    #[must_use]
+    pub fn copy(source: Storage, target: Storage) -> Option<Self> {
+        let bits = source.dtype.bits();
+        let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
+        fits.then_some(Self { source, target, lane: Lane::Codes, shortcut: None, refused: None })
+    }
+
+    /// Storage of the source and of the target.
+    pub fn storages(&self) -> [Storage; 2] {
+        [self.source, self.target]
+    }
+
+    /// True if the bytes of target and source are equal, so that no kernel is needed.
+    #[must_use]
+    pub fn is_plain_copy(&self) -> bool {
+        let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
+        matches!(self.lane, Lane::Codes) && same && self.source.dtype.bits().is_multiple_of(8)
+    }
 
     /// [`Kernel::run`] with one of the instruction sets of [`Isa::available`]: for tests.
     ///
@@ -125,7 +127,6 @@ impl Kernel {
     ///
     /// # Panics
     /// As [`Kernel::run`], and when the machine lacks the instruction set.
-    #[doc(hidden)]
     pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         let (input, output) = (&input[..self.source.offset(count)], &mut output[..self.target.offset(count)]);
         isa.run(ConversionLoop { kernel: self, isa, input, output, count })

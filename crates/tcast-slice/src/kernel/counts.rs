@@ -78,6 +78,7 @@ impl Index<Loss> for Counts {
     }
 }
 
+#[doc(hidden)] // for what counts
 impl IndexMut<Loss> for Counts {
     fn index_mut(&mut self, loss: Loss) -> &mut u64 {
         &mut self.lost[loss as usize]
@@ -160,6 +161,7 @@ impl Index<Condition> for Counts {
     }
 }
 
+#[doc(hidden)]
 impl IndexMut<Condition> for Counts {
     fn index_mut(&mut self, condition: Condition) -> &mut u64 {
         match condition {
@@ -195,9 +197,11 @@ impl Firsts {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
 
+#[doc(hidden)] // for what counts
+impl Firsts {
     /// Adds an element, unless an earlier element for the condition is present.
-    #[doc(hidden)]
     pub fn add(&mut self, condition: Condition, first: First) {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {
             Some((_, known)) if known.at <= first.at => {}
@@ -207,13 +211,11 @@ impl Firsts {
     }
 
     /// Adds the first elements of another range.
-    #[doc(hidden)]
     pub fn merge(&mut self, other: Self) {
         other.0.into_iter().for_each(|(condition, first)| self.add(condition, first));
     }
 
     /// Changes the indices of all elements.
-    #[doc(hidden)]
     pub fn renumber(&mut self, number: impl Fn(u64) -> u64) {
         self.0.iter_mut().for_each(|(_, first)| first.at = number(first.at));
     }

@@ -208,7 +208,7 @@ impl TokenizerWriter<'_> {
     /// Adds the remedy of all refusals of a tokenizer: the tokenizer of another file.
     fn refused(&self, error: Error) -> Error {
         let error = if error.path().is_none() { error.in_file(self.folder) } else { error };
-        match error.kind() {
+        match error.cause() {
             Kind::UnknownPreTokenizer(_) | Kind::Usage => error,
             _ => error.of(Kind::NoKeys { is_language: true }),
         }

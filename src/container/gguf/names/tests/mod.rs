@@ -71,7 +71,7 @@ impl FixtureModel {
 
     fn error(&self) -> String {
         let error = self.map_as(Some(&self.model_type)).unwrap_err();
-        assert!(matches!(error.kind(), Kind::Unmapped), "{error}");
+        assert!(matches!(error.cause(), Kind::Unmapped), "{error}");
         error.to_string()
     }
 

@@ -46,7 +46,7 @@ fn refusal(model: &FixtureModel, change: impl Fn(&mut FixtureTensors)) -> String
     let mut checkpoint = model.wanted.clone();
     change(&mut checkpoint);
     let error = convert(model, &checkpoint).unwrap_err();
-    assert!(matches!(error.kind(), Kind::Unmapped | Kind::NotInGguf), "{error}");
+    assert!(matches!(error.cause(), Kind::Unmapped | Kind::NotInGguf), "{error}");
     error.to_string()
 }
 
