@@ -51,33 +51,30 @@ pub(super) fn is_rotation(size: u64) -> bool {
 /// The most columns that are rotated together.
 const MOST: usize = 1024;
 
-/// Two groups of values, from one to the other of which the stages of a rotation go.
-struct Buffers([[f64; MOST]; 2]);
-
 /// Rotates each group of `size` float64 values.
 #[inline(always)]
 pub(super) fn rotate_float64s(values: &mut [[u8; 8]], size: usize) {
-    let mut buffers = Buffers([[0.0; MOST]; 2]);
+    let mut buffers = [[0.0; MOST]; 2];
     for group in values.chunks_exact_mut(size) {
-        finish(buffers.start(group, f64::from_le_bytes), group, f64::to_le_bytes);
+        finish(start(group, &mut buffers, f64::from_le_bytes), group, f64::to_le_bytes);
     }
 }
 
 /// Rotates each group of `size` float32 values.
 #[inline(always)]
 pub(super) fn rotate_float32s(values: &mut [[u8; 4]], size: usize) {
-    let mut buffers = Buffers([[0.0; MOST]; 2]);
+    let mut buffers = [[0.0; MOST]; 2];
     for group in values.chunks_exact_mut(size) {
-        finish(buffers.start(group, |bytes| f64::from(f32::from_le_bytes(bytes))), group, float32);
+        finish(start(group, &mut buffers, |bytes| f64::from(f32::from_le_bytes(bytes))), group, float32);
     }
 }
 
 /// Rotates each group of `size` values, and rounds the results to float32.
 #[inline(always)]
 pub(super) fn rotate_to_float32s<T: Copy>(values: &[T], to: &mut [[u8; 4]], size: usize, widen: impl Fn(T) -> f32) {
-    let mut buffers = Buffers([[0.0; MOST]; 2]);
+    let mut buffers = [[0.0; MOST]; 2];
     for (group, to) in values.chunks_exact(size).zip(to.chunks_exact_mut(size)) {
-        finish(buffers.start(group, |value| f64::from(widen(value))), to, float32);
+        finish(start(group, &mut buffers, |value| f64::from(widen(value))), to, float32);
     }
 }
 
@@ -86,24 +83,22 @@ fn float32(value: f64) -> [u8; 4] {
     (value as f32).to_le_bytes()
 }
 
-impl Buffers {
-    /// Does all stages but the last.
-    #[inline(always)]
-    fn start<T: Copy>(&mut self, group: &[T], widen: impl Fn(T) -> f64) -> &[f64] {
-        let [from, to] = &mut self.0;
-        let (mut from, mut to) = (&mut from[..group.len()], &mut to[..group.len()]);
-        let stages = group.len().ilog2() / 2;
-        if stages > 1 {
-            rotate_digit(group, from, widen, |sum| sum);
-        } else {
-            from.iter_mut().zip(group).for_each(|(to, value)| *to = widen(*value));
-        }
-        for _ in 2..stages {
-            rotate_digit(from, to, |value| value, |sum| sum);
-            std::mem::swap(&mut from, &mut to);
-        }
-        from
+/// Does all stages but the last, from one buffer to the other.
+#[inline(always)]
+fn start<'b, T: Copy>(group: &[T], buffers: &'b mut [[f64; MOST]; 2], widen: impl Fn(T) -> f64) -> &'b [f64] {
+    let [from, to] = buffers;
+    let (mut from, mut to) = (&mut from[..group.len()], &mut to[..group.len()]);
+    let stages = group.len().ilog2() / 2;
+    if stages > 1 {
+        rotate_digit(group, from, widen, |sum| sum);
+    } else {
+        from.iter_mut().zip(group).for_each(|(to, value)| *to = widen(*value));
     }
+    for _ in 2..stages {
+        rotate_digit(from, to, |value| value, |sum| sum);
+        std::mem::swap(&mut from, &mut to);
+    }
+    from
 }
 
 /// Does the last stage, and divides.
@@ -134,9 +129,9 @@ mod tests {
     use super::*;
     use crate::kernel::{Isa, Loop};
 
-    struct Rotate<'a>(&'a mut [[u8; 8]], usize);
+    struct RotateFloat64s<'a>(&'a mut [[u8; 8]], usize);
 
-    impl Loop for Rotate<'_> {
+    impl Loop for RotateFloat64s<'_> {
         type Result = ();
 
         #[inline(always)]
@@ -171,7 +166,7 @@ mod tests {
             let expected = bits(rotated(&values, size));
             for isa in Isa::available() {
                 let mut actual = bits(values.clone());
-                isa.run(Rotate(&mut actual, size));
+                isa.run(RotateFloat64s(&mut actual, size));
                 assert!(actual == expected, "{size} with {isa:?}");
             }
         }
