@@ -120,6 +120,40 @@ fn a_difference_and_a_new_weight_are_taken_as_they_are() {
 }
 
 #[test]
+fn names_of_diffusers_stand_for_rows_of_the_original_flux() {
+    let bench = Bench::new();
+    let qkv: (&str, &[u64], &[f32]) = ("double_blocks.0.img_attn.qkv.weight", &[3, 1], &[1.0, 2.0, 3.0]);
+    let bias: (&str, &[u64], &[f32]) = ("double_blocks.0.img_attn.qkv.bias", &[3], &[4.0, 5.0, 6.0]);
+    let last: (&str, &[u64], &[f32]) = ("final_layer.adaLN_modulation.1.weight", &[2, 1], &[7.0, 8.0]);
+    write(&bench, "m.safetensors", &[bias, qkv, last]);
+    // The first rows of a weight have the first elements of its bias, and two halves change places.
+    let tensors: [(&str, &[u64], &[f32]); 4] = [
+        ("transformer.norm_out.linear.set_weight", &[2, 1], &[30.0, 40.0]),
+        ("transformer.transformer_blocks.0.attn.to_q.diff_b", &[1], &[100.0]),
+        ("transformer.transformer_blocks.0.attn.to_q.set_weight", &[1, 1], &[10.0]),
+        ("transformer.transformer_blocks.0.attn.to_v.diff", &[1, 1], &[20.0]),
+    ];
+    write(&bench, "a.safetensors", &tensors);
+    bench.run("cast m.safetensors --lora a.safetensors -o out.safetensors -q").expect(0, "", "");
+    assert_eq!(values(&bench, "out.safetensors"), [104.0, 5.0, 6.0, 10.0, 2.0, 23.0, 40.0, 30.0]);
+}
+
+#[test]
+fn stacks_of_different_numbers_of_experts_are_refused() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("fc.weight", &[2, 1, 1], &[1.0, 2.0])]);
+    fs::create_dir(bench.path("a")).unwrap();
+    bench
+        .write("a/adapter_config.json", br#"{"fine_tune_type": "lora", "lora_parameters": {"rank": 1, "scale": 1.0}}"#);
+    let tensors: [(&str, &[u64], &[f32]); 2] =
+        [("fc.lora_a", &[1, 1, 1], &[1.0]), ("fc.lora_b", &[2, 1, 1], &[1.0, 2.0])];
+    write(&bench, "a/adapters.safetensors", &tensors);
+    let outcome = bench.run("cast m.safetensors --lora a -o out.safetensors");
+    let wanted = "tcast: error: a: tensor 'fc.lora_a': its matrices are for 1 and 2 experts\n";
+    outcome.expect(1, "", wanted);
+}
+
+#[test]
 fn the_summary_the_json_and_a_dry_run_say_what_is_merged() {
     let bench = Bench::new();
     let base = fixture("lora/bases/tiny.safetensors").display().to_string();
