@@ -312,15 +312,13 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Matrix {
                 let tangent = if angle == 0.0 { 1.0 } else { tangent };
                 let turn = 1.0 / tangent.hypot(1.0);
                 let lift = tangent * turn;
-                for at in 0..size {
-                    let (x, y) = (work[at * size + one], work[at * size + two]);
-                    (work[at * size + one], work[at * size + two]) = (turn * x - lift * y, lift * x + turn * y);
-                }
+                let rotate = |values: &mut [f64], one: usize, two: usize| {
+                    let (x, y) = (values[one], values[two]);
+                    (values[one], values[two]) = (turn * x - lift * y, lift * x + turn * y);
+                };
+                (0..size).for_each(|at| rotate(&mut work, at * size + one, at * size + two));
                 for values in [&mut work, &mut vectors] {
-                    for at in 0..size {
-                        let (x, y) = (values[one * size + at], values[two * size + at]);
-                        (values[one * size + at], values[two * size + at]) = (turn * x - lift * y, lift * x + turn * y);
-                    }
+                    (0..size).for_each(|at| rotate(values, one * size + at, two * size + at));
                 }
             }
         }

@@ -3,7 +3,6 @@
 use super::quantization::{CodesSource, Quantization};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::kernel::{Kernel, Rules, Storage};
 use crate::lora::{Merge, SurvivalTally, Survivors, narrow, widen};
 use crate::quant::{EncodeTally, Extremes, WeightEncoder};
 use std::ops::Range;
@@ -89,17 +88,13 @@ impl Quantization<'_> {
             }
             (None, CodesSource::Cast(conversion)) => {
                 let target = conversion.to.dtype();
-                let [from, to] = [Dtype::Float64, target].map(Storage::packed);
-                let Some(kernel) = Kernel::cast(from, to, &Rules::default()) else { return Ok(None) };
-                narrow(base, Dtype::Float64, bytes);
-                let mut written = vec![0; base.len() * target.bits() as usize / 8];
-                if kernel.run(bytes, &mut written, base.len()).is_err() {
+                if narrow(base, target, bytes).is_none() {
                     return Ok(None);
                 }
-                widen(target, &written, stored_base);
+                widen(target, bytes, stored_base);
             }
             (None, _) => {
-                narrow(base, self.rows.dtype(), bytes);
+                narrow(base, self.rows.dtype(), bytes).expect("merged values are floats");
                 let mut written: Vec<Vec<u8>> = outputs.iter().map(|output| vec![0; output.len()]).collect();
                 let mut places: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
                 let mut tally = EncodeTally::default();

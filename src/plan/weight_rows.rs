@@ -279,7 +279,7 @@ impl<'a> WeightRows<'a> {
             start += count;
         }
         if !own.is_empty() {
-            narrow(&own, merged.target, out);
+            narrow(&own, merged.target, out).expect("merged values are floats");
         }
         Ok(())
     }
