@@ -105,13 +105,14 @@ impl SurvivalTally {
         }
     }
 
-    /// Returns the figures of a weight of this number of elements; `None` without a delta.
-    pub(crate) fn figures(&self, merge: &Merge, elements: u64) -> Option<DeltaFigures> {
+    /// Returns the figures of a weight of this number of elements; `None` without a delta. Without the changes of a tensor,
+    /// noise is not projected.
+    pub(crate) fn figures(&self, merge: Option<&Merge>, elements: u64) -> Option<DeltaFigures> {
         let [base, delta, moved, noise, arrived, along] = self.sums;
         if delta <= 0.0 || !delta.is_finite() || !moved.is_finite() || self.values == 0 {
             return None;
         }
-        let spaces = merge.spaces().filter(|spaces| spaces.len() == self.spaces.len());
+        let spaces = merge.and_then(Merge::spaces).filter(|spaces| spaces.len() == self.spaces.len());
         let projected: Option<f64> =
             spaces.map(|spaces| spaces.iter().zip(&self.spaces).map(|(space, it)| space.energy(it)).sum());
         // The energy of the delta, and of noise along it, grows with the number of values. The energy of other noise in
@@ -402,7 +403,7 @@ mod tests {
             let mut errors = Vec::new();
             tally.count(&Survivors { base, merged, stored_base, stored_merged }, &mut errors);
             tally.project(&merge, 0, &errors);
-            tally.figures(&merge, noise.len() as u64).unwrap()
+            tally.figures(Some(&merge), noise.len() as u64).unwrap()
         };
         let (all, some) = (figures(rows), figures(rows / 8));
         assert!((all.kept - 1.0).abs() < 1e-12 && (some.kept - 1.0).abs() < 1e-12, "{all:?} {some:?}");
