@@ -75,56 +75,46 @@ pub(super) enum AdapterPart {
     Reshape,
 }
 
-/// Ends of names, and what the tensors are. The longest that fits decides.
-const SUFFIXES: &[(&str, AdapterPart)] = &[
-    (".lora_A.default.weight", Down(Lora)),
-    (".lora_B.default.weight", Up(Lora)),
-    (".lora_A.weight", Down(Lora)),
-    (".lora_B.weight", Up(Lora)),
-    (".lora_A", Down(Lora)),
-    (".lora_B", Up(Lora)),
+/// Ends of the names of the right and the left matrix of a pair.
+const PAIRS: &[([&str; 2], FactorPair)] = &[
+    ([".lora_A", ".lora_B"], Lora),
+    ([".lora_A.weight", ".lora_B.weight"], Lora),
+    ([".lora_A.default.weight", ".lora_B.default.weight"], Lora),
+    ([".lora_down.weight", ".lora_up.weight"], Lora),
+    ([".lora.down.weight", ".lora.up.weight"], Lora),
+    (["_lora.down.weight", "_lora.up.weight"], Lora),
+    ([".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight"], Lora),
+    ([".lora_embedding_A", ".lora_embedding_B"], Embedding),
+    ([".hada_w1_b", ".hada_w1_a"], Hada1),
+    ([".hada_w2_b", ".hada_w2_a"], Hada2),
+    ([".lokr_w1_b", ".lokr_w1_a"], Kron1),
+    ([".lokr_w2_b", ".lokr_w2_a"], Kron2),
+];
+
+/// Ends of other names, and what the tensors are.
+const PARTS: &[(&str, AdapterPart)] = &[
+    (".lora_mid.weight", Core(Lora)),
+    (".hada_t1", Core(Hada1)),
+    (".hada_t2", Core(Hada2)),
+    (".lokr_t2", Core(Kron2)),
+    (".lokr_w1", Whole(Kron1)),
+    (".lokr_w2", Whole(Kron2)),
     (".lora_B.bias", Bias),
     (".lora_B.default.bias", Bias),
-    (".lora_embedding_A", Down(Embedding)),
-    (".lora_embedding_B", Up(Embedding)),
     (".lora_magnitude_vector.weight", Magnitude),
     (".lora_magnitude_vector", Magnitude),
-    (".lora_linear_layer.down.weight", Down(Lora)),
-    (".lora_linear_layer.up.weight", Up(Lora)),
-    (".lora_down.weight", Down(Lora)),
-    (".lora_up.weight", Up(Lora)),
-    (".lora_mid.weight", Core(Lora)),
-    (".lora.down.weight", Down(Lora)),
-    (".lora.up.weight", Up(Lora)),
-    ("_lora.down.weight", Down(Lora)),
-    ("_lora.up.weight", Up(Lora)),
     (".dora_scale", Magnitude),
     (".alpha", Alpha),
     (".token_adapter.trainable_tokens_delta", Tokens),
-    (".hada_w1_a", Up(Hada1)),
-    (".hada_w1_b", Down(Hada1)),
-    (".hada_w2_a", Up(Hada2)),
-    (".hada_w2_b", Down(Hada2)),
-    (".hada_t1", Core(Hada1)),
-    (".hada_t2", Core(Hada2)),
-    (".lokr_w1", Whole(Kron1)),
-    (".lokr_w1_a", Up(Kron1)),
-    (".lokr_w1_b", Down(Kron1)),
-    (".lokr_w2", Whole(Kron2)),
-    (".lokr_w2_a", Up(Kron2)),
-    (".lokr_w2_b", Down(Kron2)),
-    (".lokr_t2", Core(Kron2)),
     (".diff", Diff),
     (".diff_b", DiffBias),
     (".set_weight", Set),
     (".reshape_weight", Reshape),
 ];
 
-/// The same for MLX.
-const SUFFIXES_OF_MLX: &[(&str, AdapterPart)] = &[(".lora_a", Down(Lora)), (".lora_b", Up(Lora)), (".m", Magnitude)];
-
-/// The same for GGUF.
-const SUFFIXES_OF_GGUF: &[(&str, AdapterPart)] = &[(".lora_a", Down(Lora)), (".lora_b", Up(Lora))];
+/// The same for MLX and GGUF.
+const PAIRS_OF_ENGINES: &[([&str; 2], FactorPair)] = &[([".lora_a", ".lora_b"], Lora)];
+const PARTS_OF_MLX: &[(&str, AdapterPart)] = &[(".m", Magnitude)];
 
 /// Parts of names that only adapters of other methods have.
 const OTHER_METHODS: &[(&str, &str)] = &[
@@ -269,46 +259,39 @@ impl Adapter {
 
     /// Refuses methods and options that are not merged.
     fn check_method(&self) -> Result<()> {
-        let text = |key: &str| self.config[key].as_str().unwrap_or_default();
-        match self.dialect {
-            Dialect::Peft => {
-                let method = text("peft_type");
-                if !["LORA", "LOHA", "LOKR"].contains(&method) {
-                    let what = format!("peft_type {} is not supported", shorten(method));
-                    return Err(Error::new(what).remedy("merge it with peft"));
-                }
-                let is_set = |option: &&&str| match &self.config[**option] {
-                    Value::Null | Value::Bool(false) => false,
-                    Value::Array(items) => !items.is_empty(),
-                    Value::Object(items) => !items.is_empty(),
-                    Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
-                };
-                match OTHER_OPTIONS.iter().find(is_set) {
-                    Some(option) => {
-                        let what = format!("its config has {option}, which is not supported");
-                        Err(Error::new(what).remedy("merge it with peft"))
-                    }
-                    None => Ok(()),
-                }
+        let (key, known, remedy): (_, &[&str], _) = match self.dialect {
+            Dialect::Peft => ("peft_type", &["LORA", "LOHA", "LOKR"], "merge it with peft"),
+            Dialect::Mlx => {
+                let remedy = "a full fine-tune is a model of its own, which needs no merge";
+                ("fine_tune_type", &["", "lora", "dora"], remedy)
             }
-            Dialect::Mlx => match text("fine_tune_type") {
-                "" | "lora" | "dora" => Ok(()),
-                other => {
-                    let what = format!("fine_tune_type {} is not supported", shorten(other));
-                    Err(Error::new(what).remedy("a full fine-tune is a model of its own, which needs no merge"))
-                }
-            },
-            Dialect::Kohya | Dialect::Dotted | Dialect::Gguf => Ok(()),
+            Dialect::Kohya | Dialect::Dotted | Dialect::Gguf => return Ok(()),
+        };
+        let method = self.config[key].as_str().unwrap_or_default();
+        if !known.contains(&method) {
+            return Err(Error::new(format!("{key} {} is not supported", shorten(method))).remedy(remedy));
         }
+        let is_set = |option: &&&str| match &self.config[**option] {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(items) => !items.is_empty(),
+            Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
+        };
+        let set = OTHER_OPTIONS.iter().find(is_set).filter(|_| self.dialect == Dialect::Peft);
+        set.map_or(Ok(()), |option| {
+            Err(Error::new(format!("its config has {option}, which is not supported")).remedy(remedy))
+        })
     }
 
     /// Assigns the tensors to modules. Refuses other methods, two tensors for one part, and values that are not finite.
     fn sort_tensors(&mut self, checks_values: bool) -> Result<()> {
-        let suffixes = match self.dialect {
-            Dialect::Mlx => SUFFIXES_OF_MLX,
-            Dialect::Gguf => SUFFIXES_OF_GGUF,
-            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => SUFFIXES,
+        let (pairs, parts) = match self.dialect {
+            Dialect::Mlx => (PAIRS_OF_ENGINES, PARTS_OF_MLX),
+            Dialect::Gguf => (PAIRS_OF_ENGINES, &[][..]),
+            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => (PAIRS, PARTS),
         };
+        let pairs = pairs.iter().flat_map(|([down, up], pair)| [(*down, Down(*pair)), (*up, Up(*pair))]);
+        let suffixes: Vec<(&str, AdapterPart)> = pairs.chain(parts.iter().copied()).collect();
         let file = Arc::clone(&self.file);
         let mut places: HashMap<String, usize> = HashMap::new();
         for tensor in &file.shards[0].contents.tensors {
@@ -321,6 +304,7 @@ impl Adapter {
                 check_finite(&read.matrix).map_err(in_tensor)?;
             }
             let fitting = suffixes.iter().filter(|(end, _)| tensor.name.ends_with(end));
+            // The longest decides.
             let Some((end, part)) = fitting.max_by_key(|(end, _)| end.len()) else {
                 self.whole.push(read);
                 continue;

@@ -8,6 +8,7 @@ use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
 use std::ops::Range;
 use std::sync::Arc;
 use tcast_slice::StoredBytes;
+use zerocopy::IntoBytes;
 
 /// The elements of a tensor of an adapter.
 #[derive(Clone)]
@@ -396,35 +397,19 @@ impl Loop for WidenPlain<'_> {
     }
 }
 
-/// Writes values as floats of a type, rounded to nearest.
-pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
+/// Writes values as elements of a type, rounded to nearest. `None` if values do not become such elements.
+#[must_use]
+pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) -> Option<()> {
     bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
-    match dtype {
-        Dtype::Float64 => {
-            bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
-        }
-        Dtype::Float32 => {
-            bytes
-                .as_chunks_mut()
-                .0
-                .iter_mut()
-                .zip(values)
-                .for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
-        }
-        _ => {
-            let mut wide = Vec::new();
-            narrow(values, Dtype::Float64, &mut wide);
-            let [from, to] = [Dtype::Float64, dtype].map(Storage::packed);
-            let kernel = Kernel::cast(from, to, &Rules::default()).expect("floats become floats");
-            kernel.run(&wide, bytes, values.len()).expect("floats are never malformed");
-        }
-    }
+    let own = Storage { big_endian: cfg!(target_endian = "big"), ..Storage::packed(Dtype::Float64) };
+    let kernel = Kernel::cast(own, Storage::packed(dtype), &Rules::default())?;
+    kernel.run(values.as_bytes(), bytes, values.len()).ok().map(|_| ())
 }
 
-/// Rounds values to a type of floats.
+/// Rounds values to a plain type.
 pub(super) fn round(values: &mut [f64], dtype: Dtype) {
     let mut bytes = Vec::new();
-    narrow(values, dtype, &mut bytes);
+    narrow(values, dtype, &mut bytes).expect("floats become floats");
     widen_to(dtype, &bytes, values);
 }
 

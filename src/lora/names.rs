@@ -171,12 +171,12 @@ impl<'m> BaseNames<'m> {
         let shared = |container: &&&str| 2 * tensors.iter().filter(|it| it.name.starts_with(**container)).count();
         let container = CONTAINERS.iter().find(|it| shared(it) > tensors.len()).copied().unwrap_or("");
         let by_name: HashMap<&str, usize> = tensors.iter().enumerate().map(|(at, it)| (it.name, at)).collect();
-        let stem = |name: &'m str| name.strip_suffix(".weight").unwrap_or(name);
         let mut stems: HashMap<&str, usize> = HashMap::new();
-        let full = tensors.iter().map(|it| it.name);
-        let inner = tensors.iter().map(|it| it.name.strip_prefix(container).unwrap_or(it.name));
-        for (at, name) in (0..tensors.len()).zip(full).chain((0..tensors.len()).zip(inner)) {
-            stems.entry(stem(name)).or_insert(at);
+        for (start, (at, tensor)) in
+            ["", container].iter().flat_map(|it| tensors.iter().enumerate().map(move |at| (it, at)))
+        {
+            let name = tensor.name.strip_prefix(start).unwrap_or(tensor.name);
+            stems.entry(name.strip_suffix(".weight").unwrap_or(name)).or_insert(at);
         }
         let mut underscored: HashMap<String, Vec<usize>> = HashMap::new();
         for (stem, at) in &stems {

@@ -105,13 +105,14 @@ impl SurvivalTally {
         }
     }
 
-    /// Returns the figures of a weight of this number of elements; `None` without a delta.
-    pub(crate) fn figures(&self, merge: &Merge, elements: u64) -> Option<DeltaFigures> {
+    /// Returns the figures of a weight of this number of elements; `None` without a delta. Without the changes of a tensor,
+    /// noise is not projected.
+    pub(crate) fn figures(&self, merge: Option<&Merge>, elements: u64) -> Option<DeltaFigures> {
         let [base, delta, moved, noise, arrived, along] = self.sums;
         if delta <= 0.0 || !delta.is_finite() || !moved.is_finite() || self.values == 0 {
             return None;
         }
-        let spaces = merge.spaces().filter(|spaces| spaces.len() == self.spaces.len());
+        let spaces = merge.and_then(Merge::spaces).filter(|spaces| spaces.len() == self.spaces.len());
         let projected: Option<f64> =
             spaces.map(|spaces| spaces.iter().zip(&self.spaces).map(|(space, it)| space.energy(it)).sum());
         // The energy of the delta, and of noise along it, grows with the number of values. The energy of other noise in
@@ -312,15 +313,13 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Matrix {
                 let tangent = if angle == 0.0 { 1.0 } else { tangent };
                 let turn = 1.0 / tangent.hypot(1.0);
                 let lift = tangent * turn;
-                for at in 0..size {
-                    let (x, y) = (work[at * size + one], work[at * size + two]);
-                    (work[at * size + one], work[at * size + two]) = (turn * x - lift * y, lift * x + turn * y);
-                }
+                let rotate = |values: &mut [f64], one: usize, two: usize| {
+                    let (x, y) = (values[one], values[two]);
+                    (values[one], values[two]) = (turn * x - lift * y, lift * x + turn * y);
+                };
+                (0..size).for_each(|at| rotate(&mut work, at * size + one, at * size + two));
                 for values in [&mut work, &mut vectors] {
-                    for at in 0..size {
-                        let (x, y) = (values[one * size + at], values[two * size + at]);
-                        (values[one * size + at], values[two * size + at]) = (turn * x - lift * y, lift * x + turn * y);
-                    }
+                    (0..size).for_each(|at| rotate(values, one * size + at, two * size + at));
                 }
             }
         }
@@ -404,7 +403,7 @@ mod tests {
             let mut errors = Vec::new();
             tally.count(&Survivors { base, merged, stored_base, stored_merged }, &mut errors);
             tally.project(&merge, 0, &errors);
-            tally.figures(&merge, noise.len() as u64).unwrap()
+            tally.figures(Some(&merge), noise.len() as u64).unwrap()
         };
         let (all, some) = (figures(rows), figures(rows / 8));
         assert!((all.kept - 1.0).abs() < 1e-12 && (some.kept - 1.0).abs() < 1e-12, "{all:?} {some:?}");

@@ -436,4 +436,34 @@ fn a_gguf_gets_merged_rows_in_its_own_order() {
     }
     run(&bench, &format!("quantize {tiny} --scheme f32 --metadata-from {gguf} -o plain.gguf"));
     assert_eq!(bench.run("diff plain.gguf two.gguf").code, Some(1));
+    // Rows in another order have no projection, but tell how much is kept.
+    let line =
+        format!("quantize {tiny} --lora a.safetensors --scheme q8_0 --metadata-from {gguf} -o three.gguf --json");
+    let report = report(&bench, &line);
+    let figures = figures(&report);
+    assert!(figures.len() == 2 && figures.iter().all(|it| it["kept"].as_f64().unwrap() > 0.9), "{figures:?}");
+    assert_eq!(figures.iter().filter(|it| it["delta_snr"].is_null()).count(), 1, "{figures:?}");
+}
+
+#[test]
+fn experts_that_a_gguf_stacks_tell_how_much_of_their_deltas_is_kept() {
+    let bench = Bench::new();
+    let moe = fixture("checkpoints/qwen3-moe-tiny").display().to_string();
+    let donor = Gguf::of("qwen3moe").floats("output_norm.weight", &[32], (0..32_u8).map(f32::from));
+    bench.write("donor.gguf", &donor.bytes());
+    let down: Vec<f32> = (0..16_u8).map(|at| f32::from(at % 7) / 64.0).collect();
+    let up: Vec<f32> = (0..32_u8).map(|at| f32::from(at % 11) / 64.0).collect();
+    let name = |expert: u8, part: &str| format!("model.layers.0.mlp.experts.{expert}.down_proj.lora_{part}.weight");
+    let names = [1, 3].map(|expert| ["A", "B"].map(|part| name(expert, part)));
+    let mut tensors: Vec<(&str, &[u64], &[f32])> = Vec::new();
+    for [a, b] in &names {
+        tensors.extend([(a.as_str(), &[1, 16][..], &down[..]), (b, &[32, 1], &up)]);
+    }
+    write(&bench, "a.safetensors", &tensors);
+    let line =
+        format!("quantize {moe} --lora a.safetensors --scheme f16 --metadata-from donor.gguf -o out.gguf --json");
+    let report = report(&bench, &line);
+    let figures = figures(&report);
+    assert!(figures.len() == 1 && figures[0]["measured"] == 2048, "{figures:?}");
+    assert!((figures[0]["kept"].as_f64().unwrap() - 1.0).abs() < 0.01, "{figures:?}");
 }
