@@ -117,7 +117,8 @@ impl Decoder {
         let Some(rows) = layout.untransposed else {
             return Self::new(layout, parameters, parts, target, arithmetic);
         };
-        let mut shape = parameters.shape.clone();
+        // Other shapes follow from those of the parts.
+        let mut shape = parameters.shape.clone().filter(|_| layout.partial_groups);
         if let Some([.., rows, columns]) = shape.as_deref_mut() {
             std::mem::swap(rows, columns);
         }
