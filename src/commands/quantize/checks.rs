@@ -22,7 +22,8 @@ pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
 /// Returns the names that patterns can match.
 pub(super) fn names(model: &Model, layout: &str) -> Result<Vec<String>> {
     if model.is_model() {
-        Ok(model.source.names().map(str::to_owned).collect())
+        let weights = model.found.weights.iter().map(|weight| &*weight.name);
+        Ok(model.source.names().chain(weights).map(str::to_owned).collect())
     } else {
         matchable_names(model, layout)
     }
