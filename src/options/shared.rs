@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 /// Choice of tensors by their names, which patterns match.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct TensorOptions {
     /// Only tensors whose name matches; repeatable
     ///
@@ -100,6 +101,7 @@ taken from one rank.";
 // A heading of the struct would also apply to the arguments that follow it in a command.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct NamingOptions {
     /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
@@ -154,6 +156,7 @@ impl NamingOptions {
 /// Options for GGUF files that are made.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
+#[non_exhaustive]
 pub struct GgufOptions {
     /// GGUF outputs: another GGUF of the same language model, whose metadata and tokenizer the output gets
     ///
@@ -194,6 +197,7 @@ pub(super) fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S)
 /// Options for ONNX models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "ONNX models"))]
+#[non_exhaustive]
 pub struct ModelOptions {
     /// ONNX models: keep tensors of fewer elements
     ///
@@ -247,6 +251,7 @@ impl ModelOptions {
 /// Options for folders of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct ShardOptions {
     /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
     #[cfg_attr(
