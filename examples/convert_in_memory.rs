@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use tcast::dtype::Dtype;
-use tcast::kernel::{Counts, Kernel, Loss, Storage};
-use tcast::operator::cast::CastAttributes;
+use tcast::kernel::{Counts, Loss, Storage};
+use tcast::slice::{StoredBytes, StoredBytesMut, cast};
 
 /// Converts `count` elements to another type. Returns their bytes, and the counts of losses.
 ///
@@ -14,12 +14,10 @@ use tcast::operator::cast::CastAttributes;
 /// When ONNX Cast lacks this pair of types, or the input is malformed.
 pub fn convert(input: &[u8], count: usize, from: Dtype, to: Dtype) -> Result<(Vec<u8>, Counts), Box<dyn Error>> {
     // Little endian, without gaps, like arrays of numpy and torch in memory, except types of fewer than 8 bits.
-    let (source, target) = (Storage::packed(from), Storage::packed(to));
-    let rules = CastAttributes::default().rules();
-    let kernel = Kernel::cast(source, target, &rules).ok_or("ONNX Cast has no such pair")?;
-    let len = target.bytes(count as u64).ok_or("so many bytes cannot be counted")?;
-    let mut output = vec![0; len.try_into()?];
-    let counts = kernel.run(input, &mut output, count)?;
+    let (stored, target) = (Storage::packed(from), Storage::packed(to));
+    let source = StoredBytes::new(input, stored, count).ok_or("there are fewer elements")?;
+    let mut output = vec![0; target.bytes(count as u64).ok_or("so many bytes cannot be counted")?.try_into()?];
+    let counts = cast(&source, &mut StoredBytesMut::new(&mut output, target, count).ok_or("as above")?)?;
     Ok((output, counts))
 }
 

@@ -13,8 +13,7 @@ use tcast::options::DequantizeOptions;
 /// # Errors
 /// When the type does not exist, the model has no quantized weights, the output exists, or reading or writing fails.
 pub fn dequantize(input: &Path, to: &str, output: &Path) -> Result<Vec<String>, Box<dyn Error>> {
-    let options = DequantizeOptions { to: Some(to.parse()?), ..DequantizeOptions::default() };
-    tcast::dequantize(input, output, &options)?;
+    tcast::dequantize(input, output, &DequantizeOptions::to(to.parse()?))?;
     let weights = TensorFiles::open(input)?.tensors().list().into_iter();
     Ok(weights.filter_map(|weight| Some(format!("{} {}", weight.name, weight.layout?))).collect())
 }

@@ -19,7 +19,7 @@
 //! # Ok::<(), tcast::slice::CastError>(())
 //! ```
 //!
-//! If types are known only at run time, a [`kernel::Kernel`] does the same from bytes to bytes: see
+//! If types are known only at run time, it converts [`slice::StoredBytes`] to [`slice::StoredBytesMut`]: see
 //! `examples/convert_in_memory.rs`.
 //!
 //! # Convert, quantize or decode a file
@@ -109,10 +109,12 @@ use tcast_slice::random;
 pub use half;
 
 pub use convert::{Settings, cast, dequantize, quantize};
-pub use job::{FileReport, IfExists, TensorReport};
+pub use job::{FileReport, IfExists, PartReport, QuantizedReport, TensorReport};
+pub use measure::accuracy::Accuracy;
 pub use measure::compare::{
     Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
 };
+pub use measure::quantized::{CodesOrigin, QuantizedAccuracy};
 pub use quant::{EncodedTensor, EncodedWeight, Scheme, WeightElement};
 pub use report::Report;
 pub use tensors::{TensorFiles, TensorInfo, Tensors};

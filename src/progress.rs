@@ -42,6 +42,7 @@ impl Cancel for AtomicBool {
 }
 
 /// Cancelled by any of several sources.
+#[doc(hidden)]
 impl<const N: usize> Cancel for [&dyn Cancel; N] {
     fn is_cancelled(&self) -> bool {
         self.iter().any(|source| source.is_cancelled())

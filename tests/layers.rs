@@ -34,8 +34,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// The same of `tcast-slice`, below the root of its crate. `tcast` re-exports the last three.
-const SLICE_LAYERS: &[&[&str]] =
-    &[&["codes", "error", "packed", "serde", "stored"], &["kernel"], &["dtype"], &["random"]];
+const SLICE_LAYERS: &[&[&str]] = &[&["codes", "error", "serde", "stored"], &["kernel"], &["dtype"], &["random"]];
 
 #[test]
 fn modules_import_downwards_only() {

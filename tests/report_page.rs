@@ -57,21 +57,9 @@ fn page_by(
     spreads: &[ExponentSpread],
 ) -> String {
     let (input, output) = (Path::new("in/<script>alert(2)</script>"), Path::new("out/'a' & \"b\""));
-    let report = Report {
-        operator: operator.to_owned(),
-        input: input.to_owned(),
-        output: output.to_owned(),
-        options: serde_json::from_value(options).unwrap(),
-        config: None,
-        budget: None,
-        left_out: Vec::new(),
-        adapters: Vec::new(),
-        bytes_in: 48_000_000,
-        files,
-        before: 0,
-        time,
-        is_published: true,
-    };
+    let mut report = Report::empty(operator, input, output);
+    report.options = serde_json::from_value(options).unwrap();
+    (report.bytes_in, report.files, report.time, report.is_published) = (48_000_000, files, time, true);
     page(&report, spreads)
 }
 

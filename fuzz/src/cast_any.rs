@@ -150,23 +150,9 @@ fn convert(input: &Input, choices: &mut Choices) {
 
 /// Checks that reports can be made and shown: no name in a file reaches a terminal as a command.
 fn show(file: FileReport, path: &Path, bytes_in: u64) {
-    let files = vec![file];
-    let time = Some(Duration::from_millis(5));
-    let report = Report {
-        operator: "cast".to_owned(),
-        input: path.to_owned(),
-        output: path.to_owned(),
-        options: tcast::options::RecordedOptions::default(),
-        config: None,
-        budget: None,
-        left_out: Vec::new(),
-        adapters: Vec::new(),
-        bytes_in,
-        files,
-        before: 0,
-        time,
-        is_published: true,
-    };
+    let mut report = Report::empty("cast", path, path);
+    (report.bytes_in, report.files, report.is_published) = (bytes_in, vec![file], true);
+    report.time = Some(Duration::from_millis(5));
     for text in [report.summary(Surroundings::default()), report.table(None)] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }

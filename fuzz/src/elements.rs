@@ -206,8 +206,7 @@ pub(crate) fn write(
 ) -> Result<(Input, Vec<engine::Outcome>)> {
     in_folder(|folder| {
         let path = folder.join(format!("out.{extension}"));
-        let file =
-            Destination::replacing(&path, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
+        let file = Destination::new(&path, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
         let outcomes = match engine::run(
             plan,
             &file,

@@ -84,7 +84,7 @@ fn check_listing(path: &Path, input: &Input) {
 
 /// Decodes the file of the trial to float32. Returns true if it is not refused.
 fn decode(folder: &Path, output: &Path, names: Naming) -> bool {
-    let mut options = DequantizeOptions { to: Some(Dtype::Float32), ..DequantizeOptions::default() };
+    let mut options = DequantizeOptions::to(Dtype::Float32);
     options.tensors.naming.names = Some(names);
     let mut settings = Settings::default();
     (settings.existing, settings.sync) = (IfExists::Replace, false);

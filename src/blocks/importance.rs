@@ -105,18 +105,6 @@ impl ImportanceMatrix {
         Ok(Self { weights })
     }
 
-    /// Returns the number of tensors.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.weights.len()
-    }
-
-    /// True if there are no tensors.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.weights.is_empty()
-    }
-
     /// Returns the names of tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.weights.keys().map(String::as_str)

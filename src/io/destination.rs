@@ -41,14 +41,6 @@ impl Destination {
         Self::among(&mut Files::of_inputs(inputs), path, false)
     }
 
-    /// Does the same as [`Destination::new`], and allows the output to replace an existing file.
-    ///
-    /// # Errors
-    /// As for [`Destination::new`], except that the output may exist.
-    pub fn replacing(path: &Path, inputs: &[&Path]) -> Result<Self> {
-        Self::among(&mut Files::of_inputs(inputs), path, true)
-    }
-
     /// Checks an output like [`Destination::new`]; `replace` allows an existing file at `path`, and the output must also differ from all other files of a run.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));

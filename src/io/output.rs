@@ -150,14 +150,6 @@ impl Output {
         self.take_name(false, None)
     }
 
-    /// Gives the complete output its name, after which data and name are on the disk.
-    ///
-    /// # Errors
-    /// When flushing, closing or renaming fails; nothing is left then.
-    pub fn publish_durably(self) -> Result<()> {
-        self.take_name(true, None)
-    }
-
     /// Publishes the output; with `sync`, data and name are on the disk afterwards. An interrupt finds both files of an
     /// output or neither, and reports `kept` once they have their names. The second file comes first, because the first
     /// refers to it.
@@ -330,6 +322,7 @@ fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
+    use crate::io::identity::Files;
 
     #[test]
     fn an_interrupt_finds_both_files_of_a_pair_or_neither() {
@@ -338,7 +331,7 @@ mod tests {
         let read = |path: &Path| fs::read(path).unwrap_or_default();
         for round in 0..100_u8 {
             let [output, beside] = [&model, &data].map(|path| {
-                let output = Destination::replacing(path, &[]).unwrap().create().unwrap();
+                let output = Destination::among(&mut Files::default(), path, true).unwrap().create().unwrap();
                 output.write_at(0, &[round]).unwrap();
                 output
             });
@@ -380,7 +373,7 @@ mod tests {
             output.write_at(piece.start as u64, &bytes[piece]).unwrap();
         }
         assert_eq!(*output.read_again().unwrap(), bytes[..]);
-        output.publish_durably().unwrap();
+        output.take_name(true, None).unwrap();
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 

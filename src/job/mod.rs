@@ -22,9 +22,7 @@ pub(crate) use fail_on::FailOn;
 #[cfg(feature = "cli")]
 pub(crate) use folder::{Finished, finish};
 pub(crate) use outcome::Written;
-pub use outcome::{FileReport, TensorReport};
-#[cfg(feature = "cli")]
-pub(crate) use outcome::{PartReport, QuantizedReport};
+pub use outcome::{FileReport, PartReport, QuantizedReport, TensorReport};
 pub(crate) use output::PlannedOutput;
 
 #[cfg(feature = "cli")]

@@ -19,7 +19,9 @@ use std::iter;
 
 /// The quantization of a weight, and its accuracy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct QuantizedReport {
+    /// The name of its scheme.
     pub scheme: Box<str>,
     /// Its layout.
     pub layout: Box<str>,
@@ -35,6 +37,7 @@ pub struct QuantizedReport {
     /// The element for which no codes and scales were found, counted in row-major order.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unrecovered_at: Option<u64>,
+    /// Its stored tensors: codes, scales and others.
     pub parts: Vec<PartReport>,
     /// Its accuracy; `None` before it is quantized.
     #[serde(flatten, skip_serializing_if = "Option::is_none", default)]
@@ -43,8 +46,11 @@ pub struct QuantizedReport {
 
 /// A stored tensor of a quantized weight. Experts of MLX share one, whose hash is in the report of the first of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PartReport {
+    /// Its name.
     pub name: Box<str>,
+    /// Type of its elements.
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
@@ -98,6 +104,7 @@ pub(crate) struct Written {
 
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FileReport {
     /// Its name; in a folder, its name there.
     pub file: String,
@@ -112,6 +119,7 @@ pub struct FileReport {
 
 /// One tensor of an output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TensorReport {
     /// Its name there; empty in a format without names.
     pub name: Box<str>,
@@ -145,7 +153,7 @@ pub struct TensorReport {
     pub counts: Option<Box<Counts>>,
     /// The first elements that were NaN or infinite before, or met a refused condition.
     #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
-    pub firsts: Firsts,
+    pub(crate) firsts: Firsts,
     /// The accuracy of its values compared with the source, if requested.
     #[serde(rename = "figures", skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<Box<Accuracy>>,
@@ -283,9 +291,14 @@ impl TensorReport {
         }
     }
 
-    /// True if it is or was text, which has no elements of a known size.
+    /// Returns the index, in row-major order, of the first element that was NaN or infinite before, or met a refused condition.
     #[must_use]
-    pub fn is_text(&self) -> bool {
+    pub fn first(&self, condition: Condition) -> Option<u64> {
+        Some(self.firsts.of(condition)?.at)
+    }
+
+    /// True if it is or was text, which has no elements of a known size.
+    pub(crate) fn is_text(&self) -> bool {
         [self.from, self.to].contains(&Dtype::String)
     }
 
@@ -295,8 +308,7 @@ impl TensorReport {
     }
 
     /// True if it has measurements, or needs none because it is text or was copied.
-    #[must_use]
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         let can_be = self.is_converted && !self.is_text();
         self.accuracy.is_some() || !can_be
     }
@@ -348,8 +360,7 @@ impl TensorReport {
     pub(crate) fn json(&self) -> Value {
         let mut value = json!(self);
         let indices = |at: u64| json!(self.indices(at));
-        let firsts =
-            Condition::ALL.into_iter().filter_map(|condition| Some((condition, self.firsts.of(condition)?.at)));
+        let firsts = Condition::ALL.into_iter().filter_map(|condition| Some((condition, self.first(condition)?)));
         if !self.firsts.is_empty() {
             value["first_index"] = firsts.map(|(condition, at)| (condition.name().to_owned(), indices(at))).collect();
         }

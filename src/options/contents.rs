@@ -14,6 +14,7 @@ use std::str::FromStr;
 /// Choice of the tensors that an output has.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Contents of the output"))]
+#[non_exhaustive]
 pub struct ContentOptions {
     /// Write only the tensors whose name matches; repeatable
     ///
@@ -114,6 +115,7 @@ pub struct Addition {
     pub pattern: Option<Pattern>,
 }
 
+#[doc(hidden)] // for records and messages
 impl Display for Addition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pattern = self.pattern.as_ref().map(|pattern| format!(":{pattern}")).unwrap_or_default();
@@ -142,6 +144,7 @@ pub struct AdapterOption {
     pub strength: f64,
 }
 
+#[doc(hidden)] // for records and messages
 impl Display for AdapterOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.path.display(), self.strength)
@@ -172,6 +175,7 @@ pub struct StochasticRounding {
     pub seed: u64,
 }
 
+#[doc(hidden)] // for records and messages
 impl Display for StochasticRounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stochastic={}", self.seed)
@@ -207,6 +211,7 @@ pub struct SetValue {
     pub value: String,
 }
 
+#[doc(hidden)] // for records and messages
 impl Display for SetValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.as_ref().map(|kind| format!(":{kind}")).unwrap_or_default();

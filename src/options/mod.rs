@@ -14,6 +14,7 @@ mod task;
 
 pub use crate::container::checkpoint::{ExpertForm, Naming};
 pub use crate::operator::cast::{CastAttributes, Opset};
+#[doc(hidden)]
 pub use crate::operator::promote::PromoteAttributes;
 pub use crate::quant::{Arithmetic, EncodeArithmetic, Group, Rotation, ScaleChoice};
 pub use crate::select::{Pattern, Rename, Rule};
@@ -37,6 +38,7 @@ pub(crate) use task::Task;
 #[allow(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct CastOptions {
     /// The type to convert to: float8e4m3fn, bf16, int8
     #[cfg_attr(feature = "cli", arg(long, value_name = "DTYPE"))]
@@ -137,6 +139,7 @@ impl CastOptions {
 /// Options of `dequantize`: decodes quantized weights, and copies all other tensors.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct DequantizeOptions {
     /// The type of the values: bf16, f16 or f32 [default: the type in config.json, else bf16]
     ///
@@ -203,8 +206,10 @@ impl DequantizeOptions {
 }
 
 /// Options of `bitcast`: reinterprets bits.
+#[doc(hidden)] // until the library has the operation
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct BitcastOptions {
     /// The type to read the bits as
     #[cfg_attr(feature = "cli", arg(long, value_name = "DTYPE"))]
@@ -235,8 +240,10 @@ impl BitcastOptions {
 }
 
 /// Options of `promote`: converts tensors to their common type.
+#[doc(hidden)] // until the library has the operation
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct PromoteOptions {
     /// The attributes of the operator, which decide on the type.
     #[serde(skip)]

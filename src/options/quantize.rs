@@ -15,6 +15,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct QuantizeOptions {
     /// The scheme of all weights that no rule names. Without a scheme, the layout of a quantized model changes, and its
     /// values stay. With neither a scheme nor a layout, adapters are merged into a quantized model, which keeps both.
@@ -220,7 +221,7 @@ impl QuantizeOptions {
     /// Returns the schemes of the rules, and the scheme of all other weights.
     #[cfg(feature = "cli")]
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
-        self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
+        self.rule.iter().filter_map(|rule| rule.scheme).chain(self.scheme)
     }
 
     /// Returns the options for another scheme, without those that have no effect on it.
@@ -290,6 +291,7 @@ impl std::str::FromStr for SchemeRule {
     }
 }
 
+#[doc(hidden)] // for records and messages
 impl std::fmt::Display for SchemeRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}={}", self.pattern, self.scheme.map_or("keep", |scheme| scheme.name))
@@ -297,12 +299,6 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
-    /// Returns the scheme for weights that match; `None` if the rule keeps them.
-    #[must_use]
-    pub fn scheme(&self) -> Option<&'static Scheme> {
-        self.scheme
-    }
-
     pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
         names.iter().any(|name| self.pattern.matches(name.as_ref()))
     }

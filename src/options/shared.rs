@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 /// Choice of tensors by their names, which patterns match.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct TensorOptions {
     /// Only tensors whose name matches; repeatable
     ///
@@ -99,6 +100,7 @@ taken from one rank.";
 // A heading of the struct would also apply to the arguments that follow it in a command.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct NamingOptions {
     /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
@@ -153,6 +155,7 @@ impl NamingOptions {
 /// Options for GGUF files that are made.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
+#[non_exhaustive]
 pub struct GgufOptions {
     /// GGUF outputs: another GGUF of the same language model, whose metadata and tokenizer the output gets
     ///
@@ -193,6 +196,7 @@ pub(super) fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S)
 /// Options for ONNX models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "ONNX models"))]
+#[non_exhaustive]
 pub struct ModelOptions {
     /// ONNX models: keep tensors of fewer elements
     ///
@@ -246,6 +250,7 @@ impl ModelOptions {
 /// Options for folders of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
 pub struct ShardOptions {
     /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
     #[cfg_attr(

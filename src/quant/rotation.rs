@@ -92,9 +92,19 @@ fn store<T>(sums: &[f64], to: &mut [T], narrow: impl Fn(f64) -> T) {
     }
 }
 
-/// Returns the sums of a group. Each stage goes from one buffer to the other, for a digit of the places in base 4.
+/// Returns the sums of a group.
 #[inline(always)]
 fn rotated<'b, T: Copy>(group: &[T], buffers: &'b mut [[f64; MOST]; 2], widen: impl Fn(T) -> f64) -> &'b [f64] {
+    // The usual size has loops of its own, of known lengths: these are short, and need no comparisons of addresses.
+    match <&[T; 256]>::try_from(group) {
+        Ok(group) => sums(group, buffers, widen),
+        Err(_) => sums(group, buffers, widen),
+    }
+}
+
+/// Returns the sums of a group. Each stage goes from one buffer to the other, for a digit of the places in base 4.
+#[inline(always)]
+fn sums<'b, T: Copy>(group: &[T], buffers: &'b mut [[f64; MOST]; 2], widen: impl Fn(T) -> f64) -> &'b [f64] {
     let [from, to] = buffers;
     let (mut from, mut to) = (&mut from[..group.len()], &mut to[..group.len()]);
     for (wide, value) in from.iter_mut().zip(group) {

@@ -48,6 +48,7 @@ use std::time::Duration;
 /// Report of a conversion: the output files, and the outcome for their tensors. Serialized, it is the JSON document of the
 /// program.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Report {
     /// Name of the operator: `cast`, `dequantize`, `quantize` or `bitcast`.
     pub operator: String,
@@ -170,7 +171,9 @@ pub(crate) fn serialize_with<S: Serializer>(
 
 impl Report {
     /// Creates the report of a conversion without files.
-    pub(crate) fn empty(operator: &str, input: &Path, output: &Path) -> Self {
+    #[doc(hidden)] // for tests
+    #[must_use]
+    pub fn empty(operator: &str, input: &Path, output: &Path) -> Self {
         Self {
             operator: operator.to_owned(),
             input: input.to_owned(),

@@ -47,10 +47,8 @@ fn an_error_of_the_system_is_the_source_of_ours() {
 fn refused_values_are_an_error_that_contains_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("y.safetensors");
-    let options = CastOptions {
-        fail_on: vec![Defect::Value(Condition::Lost(Loss::Inexact))],
-        ..CastOptions::to(Dtype::Float8E4M3FN)
-    };
+    let mut options = CastOptions::to(Dtype::Float8E4M3FN);
+    options.fail_on = vec![Defect::Value(Condition::Lost(Loss::Inexact))];
     let error = tcast::cast(MODEL, &output, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Loss, "{error}");
     let what = "values that are not allowed: no output was written";
@@ -70,7 +68,8 @@ fn a_refused_model_is_an_error_that_contains_the_report() {
     let [decoded, output] = ["decoded", "y"].map(|name| folder.path().join(name));
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8");
     tcast::dequantize(model, &decoded, &DequantizeOptions::default()).unwrap();
-    let options = QuantizeOptions { min_sqnr: Some(60.0), ..QuantizeOptions::scheme("nvfp4").unwrap() };
+    let mut options = QuantizeOptions::scheme("nvfp4").unwrap();
+    options.min_sqnr = Some(60.0);
     let error = tcast::quantize(&decoded, &output, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Loss, "{error}");
     assert!(error.to_string().ends_with("more loss than is allowed: no output was written"), "{error}");

@@ -6,7 +6,8 @@ use tcast::operator::cast::CastAttributes;
 use tcast::slice::cast_by as cast;
 use tcast::slice::{
     CastError, Element, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN,
-    Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Packed, PackedMut, Uint1, Uint2, Uint4,
+    Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, StoredBytes, StoredBytesMut, Uint1,
+    Uint2, Uint4,
 };
 
 /// An element type, and its elements from and to little endian bytes.
@@ -47,14 +48,16 @@ fn check<S: Element, T: Element>(from: &Bytes<S>, to: &Bytes<T>) {
     };
     assert_eq!(cast(source, &mut target, &rules), Ok(counts), "{pair}");
     assert_eq!(to.of(&target), made, "{pair}");
-    let mut packed = vec![0; T::DTYPE.packed_bytes(61).unwrap() as usize];
-    let done = cast(source, &mut PackedMut::<T>::new(&mut packed, 61).unwrap(), &rules);
-    assert_eq!((done, Some((counts, packed))), (Ok(counts), run(Storage::packed(T::DTYPE))), "{pair}");
-    let packed = Packed::<S>::new(&source_bytes, 61).filter(|_| S::DTYPE.bits() >= 8);
-    if let Some(packed) = packed {
-        assert_eq!(cast(&packed, &mut target, &rules), Ok(counts), "{pair}");
-        assert_eq!(to.of(&target), made, "{pair}");
+    let [stored, big_endian] = [false, true].map(|big_endian| Storage { big_endian, ..Storage::packed(T::DTYPE) });
+    let bytes = StoredBytes::new(&source_bytes, Storage::per_byte(S::DTYPE), 61).unwrap();
+    let [mut plain, mut turned] = [(); 2].map(|()| vec![0; stored.bytes(61).unwrap() as usize]);
+    for (storage, output) in [(stored, &mut plain), (big_endian, &mut turned)] {
+        let done = cast(&bytes, &mut StoredBytesMut::new(output, storage, 61).unwrap(), &rules);
+        assert_eq!(done, Ok(counts), "{pair}");
     }
+    turned.chunks_exact_mut(size_of::<T>()).for_each(<[u8]>::reverse);
+    assert_eq!(run(stored), Some((counts, plain)), "{pair}");
+    assert_eq!(run(stored), Some((counts, turned)), "{pair}");
 }
 
 macro_rules! for_each_element {
@@ -109,17 +112,19 @@ fn packed_elements_are_those_of_a_slice_over_several_chunks() {
     let mut codes = vec![Float4E2M1::default(); source.len()];
     let counts = cast(&source, &mut codes, &Rules::default()).unwrap();
     let mut bytes = vec![0xff; source.len().div_ceil(2)];
-    let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, source.len()).unwrap();
-    assert_eq!(cast(&source, &mut packed, &Rules::default()), Ok(counts));
+    let mut stored = StoredBytesMut::new(&mut bytes, Storage::packed(Dtype::Float4E2M1), source.len()).unwrap();
+    assert_eq!(cast(&source, &mut stored, &Rules::default()), Ok(counts));
     let pair = |at: usize| codes.get(at).map_or(0, |code| code.to_bits());
     assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == pair(2 * at) | pair(2 * at + 1) << 4));
     let [mut one, mut other] = [vec![0_u8; source.len()], vec![0_u8; source.len()]];
-    let packed = Packed::<Float4E2M1>::new(&bytes, source.len()).unwrap();
-    assert_eq!(cast(&packed, &mut one, &Rules::default()), cast(&codes, &mut other, &Rules::default()));
+    let stored = StoredBytes::new(&bytes, Storage::packed(Dtype::Float4E2M1), source.len()).unwrap();
+    assert_eq!(cast(&stored, &mut one, &Rules::default()), cast(&codes, &mut other, &Rules::default()));
     assert_eq!(one, other);
-    assert!(Packed::<u32>::new(&[0; 11], 3).is_none());
-    assert!(Packed::<Int2>::new(&[0; 2], 9).is_none() && PackedMut::<Int2>::new(&mut [0; 2], 9).is_none());
-    assert!(Packed::<Float6E2M3>::new(&[], usize::MAX).is_none());
+    for (dtype, bytes, len) in [(Dtype::Uint32, 11, 3), (Dtype::Int2, 2, 9), (Dtype::Float6E2M3, 0, usize::MAX)] {
+        let mut bytes = vec![0; bytes];
+        assert!(StoredBytes::new(&bytes, Storage::packed(dtype), len).is_none());
+        assert!(StoredBytesMut::new(&mut bytes, Storage::packed(dtype), len).is_none());
+    }
 }
 
 #[test]

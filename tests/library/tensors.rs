@@ -81,7 +81,7 @@ fn compare_values<E: Element + Default>(input: &Path, bits: fn(&E) -> u32) -> Ve
     let weights: Vec<_> = tensors.list().into_iter().filter(|tensor| tensor.layout.is_some()).collect();
     let bench = Bench::new();
     let output = bench.path("decoded");
-    let options = DequantizeOptions { to: Some(E::DTYPE), ..DequantizeOptions::default() };
+    let options = DequantizeOptions::to(E::DTYPE);
     if weights.is_empty() || tcast::dequantize(input, &output, &options).is_err() {
         return Vec::new();
     }

@@ -3,10 +3,10 @@
 //! are counted. There is no I/O here.
 //!
 //! [`cast`] converts slices of typed elements, and this crate defines the element types that Rust lacks. If types are known
-//! only at run time, a [`kernel::Kernel`] converts bytes to bytes.
+//! only at run time, it converts [`StoredBytes`] to [`StoredBytesMut`].
 //!
 //! ```
-//! use tcast_slice::{Float4E2M1, Packed, PackedMut, half::bf16, kernel::Loss};
+//! use tcast_slice::{StoredBytes, StoredBytesMut, dtype::Dtype, half::bf16, kernel::{Loss, Storage}};
 //!
 //! // To bfloat16, and from there to float4, two elements in a byte.
 //! let mut halves = [bf16::ZERO; 4];
@@ -14,14 +14,15 @@
 //! assert_eq!(halves.map(bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
 //!
 //! let mut bytes = [0; 2];
-//! let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, 4).expect("two bytes hold four elements");
-//! let counts = tcast_slice::cast(&halves, &mut packed)?;
+//! let packed = Storage::packed(Dtype::Float4E2M1);
+//! let mut codes = StoredBytesMut::new(&mut bytes, packed, 4).expect("two bytes hold four elements");
+//! let counts = tcast_slice::cast(&halves, &mut codes)?;
 //! assert_eq!(bytes, [0xa1, 0x74]);
 //! assert_eq!((counts[Loss::Saturated], counts[Loss::Inexact]), (1, 2)); // 100 became 6, and 2.25 became 2
 //!
 //! let mut back = [0.0_f32; 4];
-//! let packed = Packed::<Float4E2M1>::new(&bytes, 4).expect("as above");
-//! tcast_slice::cast(&packed, &mut back)?;
+//! let codes = StoredBytes::new(&bytes, packed, 4).expect("as above");
+//! tcast_slice::cast(&codes, &mut back)?;
 //! assert_eq!(back, [0.5, -1.0, 2.0, 6.0]);
 //! # Ok::<(), tcast_slice::CastError>(())
 //! ```
@@ -36,7 +37,6 @@ mod codes;
 pub mod dtype;
 mod error;
 pub mod kernel;
-mod packed;
 #[doc(hidden)] // for tests
 pub mod random;
 #[cfg(feature = "serde")]
@@ -53,8 +53,7 @@ pub use codes::{
     Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Uint1, Uint2, Uint4,
 };
 pub use error::CastError;
-pub use packed::{Packed, PackedMut};
-pub use stored::StoredBytes;
+pub use stored::{StoredBytes, StoredBytesMut};
 
 use crate::dtype::Dtype;
 use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
@@ -151,10 +150,10 @@ impl<E: sealed::SealedElement> Element for E {
     const DTYPE: Dtype = E::TYPE;
 }
 
-/// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], [`Packed`] elements, or [`StoredBytes`].
+/// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`StoredBytes`].
 pub trait Source: sealed::SealedSource {}
 
-/// Target of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.
+/// Target of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`StoredBytesMut`].
 pub trait Target: sealed::SealedTarget {}
 
 impl<S: sealed::SealedSource + ?Sized> Source for S {}

@@ -177,7 +177,7 @@ pub(super) fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme
             let of_mlx = (layout_name(options) == MLX && options.rule.is_empty()).then(|| affine_of(scheme)).flatten();
             let known = of_mlx.map(|scheme| format!("--scheme {}", scheme.name)).into_iter().chain(known);
             let known = known.chain(is_other.then(|| into_gguf::flags(options, input)));
-            let plain = options.rule.iter().find(|rule| rule.scheme().is_some_and(is_plain));
+            let plain = options.rule.iter().find(|rule| rule.scheme.is_some_and(is_plain));
             match (&known.collect::<Vec<String>>()[..], plain) {
                 ([], Some(rule)) => {
                     let keep = flag_with("--rule", &format!("{}=keep", rule.pattern));

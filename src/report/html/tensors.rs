@@ -275,7 +275,7 @@ fn of_condition<'a>(total: &Counts, title: &'static str, condition: Condition) -
     if total[condition] > 0 {
         columns.push(TensorColumn::share(title, move |counts| counts[condition]));
     }
-    columns.push(TensorColumn::position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
+    columns.push(TensorColumn::position("first at", move |tensor| tensor.first(condition)));
     columns
 }
 

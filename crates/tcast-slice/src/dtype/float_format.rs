@@ -26,7 +26,6 @@ pub struct FloatFormat {
     pub specials: Specials,
 }
 
-#[doc(hidden)] // for conversions
 impl FloatFormat {
     /// binary16 (IEEE 754-2019, 3.6).
     pub const FLOAT16: Self = Self { exponent_bits: 5, mantissa_bits: 10, bias: 15, specials: Specials::Ieee };

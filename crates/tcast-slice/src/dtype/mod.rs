@@ -8,14 +8,14 @@ mod float_format;
 mod names;
 mod values;
 
-#[doc(hidden)]
-pub use float_format::FloatEdges;
-pub use float_format::{FloatFormat, Specials};
+#[doc(hidden)] // for conversions
+pub use float_format::{FloatEdges, FloatFormat, Specials};
 pub use names::UnknownDtype;
 
 use std::fmt;
 
 /// Kind of number that a dtype holds, and the interpretation of its bits.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// One byte, zero or not zero.
@@ -147,12 +147,6 @@ impl Dtype {
         self.row().bits
     }
 
-    /// The kind of number, with its format.
-    #[must_use]
-    pub fn class(self) -> Class {
-        self.row().class
-    }
-
     /// The name in a safetensors header, where that format has the type.
     #[must_use]
     pub fn safetensors_name(self) -> Option<&'static str> {
@@ -185,8 +179,14 @@ impl Dtype {
     }
 }
 
-#[doc(hidden)] // for the rules of operators
+#[doc(hidden)] // for conversions, and the rules of operators
 impl Dtype {
+    /// The kind of number, with its format.
+    #[must_use]
+    pub fn class(self) -> Class {
+        self.row().class
+    }
+
     /// True for the four float8 types that ONNX's `saturate` applies to.
     #[must_use]
     pub fn is_float8(self) -> bool {

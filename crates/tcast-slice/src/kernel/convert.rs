@@ -94,10 +94,7 @@ impl Kernel {
     pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         self.run_on(Isa::chosen(), input, output, count)
     }
-}
 
-#[doc(hidden)] // for what converts files, and for tests
-impl Kernel {
     /// The copy of the bits to another storage: between equal dtypes, or dtypes of equal width.
     ///
     /// Returns `None` for unequal widths, for strings, and for a big-endian target.

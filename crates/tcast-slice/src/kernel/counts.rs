@@ -150,6 +150,7 @@ impl Condition {
     }
 }
 
+#[doc(hidden)]
 impl Index<Condition> for Counts {
     type Output = u64;
     fn index(&self, condition: Condition) -> &u64 {
@@ -197,10 +198,7 @@ impl Firsts {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-}
 
-#[doc(hidden)] // for what counts
-impl Firsts {
     /// Adds an element, unless an earlier element for the condition is present.
     pub fn add(&mut self, condition: Condition, first: First) {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {

@@ -58,12 +58,13 @@ mod storage;
 mod tally;
 mod text;
 
-pub use convert::{Kernel, Malformed};
-pub use counts::{Condition, Counts, First, Firsts, Loss};
+pub use counts::{Condition, Counts, Loss};
 pub use rules::{OutOfRange, RoundMode, Rules};
 pub use storage::{Storage, SubByteLayout};
-#[doc(hidden)] // for tests, and for what converts by itself
+#[doc(hidden)] // for what converts files, and for tests
 pub use {
+    convert::{Kernel, Malformed},
+    counts::{First, Firsts},
     float::Minifloat,
     isa::{Isa, Loop, hidden_one, prefetch, prefetch_behind},
     lane::to_odd,

@@ -50,7 +50,7 @@ impl Storage {
     }
 
     /// Number of bytes to reverse per number, if byte order must change.
-    pub(super) fn swapped_bytes(self) -> Option<usize> {
+    pub(crate) fn swapped_bytes(self) -> Option<usize> {
         let parts = if self.dtype.class() == Class::Complex { 2 } else { 1 };
         let bytes = self.dtype.bits() as usize / 8 / parts;
         (self.big_endian && bytes > 1).then_some(bytes)
