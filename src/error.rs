@@ -369,6 +369,8 @@ pub(crate) enum Kind {
     Unmerged,
     /// Tensors of an adapter match no weight of the model, and could be left out.
     UnmatchedAdapter,
+    /// Adapters change a weight that the conversion copies, such as the codes of a quantized weight in a cast.
+    UnusedAdapter,
     /// The model has no quantized weights.
     Plain,
     /// The tensor is a table that nodes look up, which the layout stores if it is asked for.

@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::Job;
 use crate::options::{CastOptions, Naming, Task};
 use crate::read::Model;
-use crate::text::quoted;
+use crate::text::{flag_with, quoted};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -39,8 +39,15 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     written.map_err(|error| with_command(error, args))
 }
 
-/// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes.
+/// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes, or the
+/// command that merges adapters into them.
 fn with_command(error: Error, args: &CastArgs) -> Error {
+    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..]) {
+        let adapters = args.options.contents.lora.iter().map(|adapter| flag_with(" --lora", &adapter.to_string()));
+        let output = args.file.output.iter().map(|output| format!(" -o {}", quoted(output)));
+        let arguments = quoted(input) + &adapters.chain(output).collect::<String>();
+        return error.remedy(format!("tcast quantize {arguments}"));
+    }
     let (Kind::Codes { model: Some(model), .. }, [input]) = (error.cause(), &args.inputs[..]) else { return error };
     // Without a type, the values are to stay what they are.
     let to = args.options.to.unwrap_or(Dtype::Float32);

@@ -2,6 +2,7 @@
 
 use super::engine_notes::engine_notes;
 use super::messages::{note, print_error, print_message, print_remedy, warn};
+use super::remedies::remedy;
 use crate::container::gguf::metadata::{MetadataFacts, TokenizerFacts};
 use crate::container::gguf::names::OtherPart;
 use crate::container::{PickleFacts, RootInfo};
@@ -236,6 +237,12 @@ fn show_use(shown: &UseNote) {
             ));
         }
         UseNote::CodesStay(nodes) => note(nodes),
+        UseNote::NodesStay(error) => {
+            note(&error.to_string());
+            if let Some(remedy) = remedy(error) {
+                print_remedy(&remedy);
+            }
+        }
     }
 }
 

@@ -55,7 +55,10 @@ pub fn remedy(error: &Error) -> Option<String> {
     if let (Some(again), Some(more)) = (error.remedy_text(), after(error)) {
         return Some(format!("{again}{more}"));
     }
-    let flags = of_kind(error)?;
+    // The subcommands add commands with their arguments.
+    let is_with_command =
+        matches!(error.cause(), Kind::Codes { model: Some(_), .. } | Kind::NoGguf | Kind::UnusedAdapter);
+    let flags = if is_with_command && error.remedy_text().is_some() { String::new() } else { of_kind(error)? };
     let own = error.remedy_text().unwrap_or_default();
     let clear = error.blocker().map(clear).unwrap_or_default();
     let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
@@ -131,10 +134,9 @@ fn of_kind(error: &Error) -> Option<String> {
         Kind::UnmatchedAdapter => {
             "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
         }
+        Kind::UnusedAdapter => "merge the adapters first, and convert the result".to_owned(),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
-        // The subcommands add commands with their arguments.
-        Kind::Codes { model: Some(_), .. } | Kind::NoGguf if error.remedy_text().is_some() => String::new(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
@@ -292,6 +294,9 @@ pub fn alternative(error: &Error) -> Option<String> {
     match error.cause() {
         Kind::Codes { globs: Some(globs), model: Some(_) } => Some(format!("or {}", without_codes(globs))),
         Kind::Interrupted(work) => go_back(work),
+        Kind::UnusedAdapter if error.remedy_text().is_some() => {
+            Some("or decode the weights with the same arguments of tcast dequantize".to_owned())
+        }
         _ => None,
     }
 }

@@ -144,9 +144,7 @@ pub fn run(
         let accuracy_of = |weight| Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()));
         let quantized = step.quantization().map(accuracy_of);
         let delta = match (&step.how, survival) {
-            (Operation::Encode(weight), Some(tally)) => {
-                weight.merge().and_then(|merge| tally.figures(merge, step.count())).map(Box::new)
-            }
+            (Operation::Encode(weight), Some(tally)) => tally.figures(weight.merge(), step.count()).map(Box::new),
             _ => None,
         };
         Outcome { counts, firsts, accuracy, quantized, delta }

@@ -3,7 +3,7 @@
 use crate::kernel::{Condition, Loss};
 use crate::lora::DeltaFigures;
 use crate::measure::quantized::QuantizedAccuracy;
-use crate::options::{Defect, Task};
+use crate::options::{Defect, QuantizeOptions, Task};
 use crate::text::counted;
 
 /// Events that make a job fail.
@@ -11,7 +11,7 @@ use crate::text::counted;
 pub(crate) struct FailOn {
     /// Conditions that no value may meet.
     pub conditions: Vec<Condition>,
-    /// Defects that no quantized weight may have.
+    /// Defects that the options name.
     pub defects: Vec<Defect>,
     /// The minimum signal-to-noise ratio of a quantized weight, in decibels.
     pub min_sqnr_db: Option<f64>,
@@ -25,35 +25,36 @@ pub(crate) struct FailOn {
 impl FailOn {
     /// Returns what the options of a task refuse. `nan` also stands for NaN that is lost.
     pub(crate) fn of(task: Task) -> Self {
-        let with_lost = |given: &[Condition]| {
-            let lost = given.contains(&Condition::Lost(Loss::Nan)).then_some(Condition::Lost(Loss::NanLost));
-            Self { conditions: given.iter().copied().chain(lost).collect(), ..Self::default() }
+        let (defects, quantize) = match task {
+            Task::Cast(options) => (options.fail_on.clone(), None),
+            Task::Dequantize(options) => (options.fail_on.clone(), None),
+            Task::Quantize(options) => (options.fail_on.clone(), Some(options)),
+            Task::BitCast(_) | Task::Promote(_) => (Vec::new(), None),
         };
-        let refused = match task {
-            Task::Cast(options) => with_lost(&options.fail_on),
-            Task::Dequantize(options) => with_lost(&options.fail_on),
-            Task::BitCast(_) | Task::Promote(_) => Self::default(),
-            Task::Quantize(options) => {
-                // In a GGUF file, no value may be too large for its type or, if values are to be kept, changed. Only the
-                // finished blocks show whether they hold the values.
-                let changed = options.is_gguf() && options.keeps_values();
-                let infinite = options.is_gguf() || options.fail_on.contains(&Defect::Infinite);
-                let conditions = [(infinite, Loss::Infinite), (changed, Loss::Inexact)];
-                let conditions = conditions.into_iter().filter(|(is_refused, _)| *is_refused);
-                Self {
-                    conditions: conditions.map(|(_, loss)| Condition::Lost(loss)).collect(),
-                    defects: options.fail_on.clone(),
-                    min_sqnr_db: options.min_sqnr,
-                    changed,
-                    ..Self::default()
-                }
-            }
-        };
+        // In a GGUF file, no value may be too large for its type or, if values are to be kept, changed. Only the
+        // finished blocks show whether they hold the values.
+        let is_gguf = quantize.is_some_and(QuantizeOptions::is_gguf);
+        let changed = is_gguf && quantize.is_some_and(QuantizeOptions::keeps_values);
+        let has = |loss| defects.contains(&Defect::Value(Condition::Lost(loss)));
+        let implied = [
+            (has(Loss::Nan), Loss::NanLost),
+            (is_gguf && !has(Loss::Infinite), Loss::Infinite),
+            (changed, Loss::Inexact),
+        ];
+        let implied = implied.into_iter().filter_map(|(is_refused, loss)| is_refused.then_some(Condition::Lost(loss)));
+        let given = defects.iter().filter_map(|defect| match defect {
+            Defect::Value(condition) => Some(*condition),
+            Defect::Clipped | Defect::Underflowed | Defect::Lost => None,
+        });
+        let half = defects.contains(&Defect::Lost).then_some(0.5);
         let contents = task.contents();
         Self {
-            min_kept: contents.and_then(|contents| contents.min_kept),
+            conditions: given.chain(implied).collect(),
+            min_sqnr_db: quantize.and_then(|options| options.min_sqnr),
+            changed,
+            min_kept: [half, contents.and_then(|contents| contents.min_kept)].into_iter().flatten().reduce(f64::max),
             min_delta_snr_db: contents.and_then(|contents| contents.min_delta_snr),
-            ..refused
+            defects,
         }
     }
 
@@ -81,7 +82,7 @@ impl FailOn {
         let count = |defect| match defect {
             Defect::Clipped => Some((figures.clipped, "value", "clipped to the largest code of its group")),
             Defect::Underflowed => Some((figures.underflowed_groups, "group", "with a scale too small for its type")),
-            Defect::Infinite => None, // a condition of values
+            Defect::Value(_) | Defect::Lost => None, // of values, and of deltas
         };
         let defects = self.defects.iter().filter_map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
         let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));

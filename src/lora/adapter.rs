@@ -1,6 +1,7 @@
 //! The files of an adapter: their dialect, their config, and their tensors by module.
 
 use super::matrix::{Matrix, is_plain};
+use super::scale::Scales;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, ReadOptions, Tensor};
 use crate::dtype::Dtype;
@@ -9,6 +10,8 @@ use crate::io::open::{Links, is_missing, read_regular};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::read::SourceTensor;
 use crate::text::shorten;
+use AdapterPart::{Alpha, Bias, Core, Diff, DiffBias, Down, Magnitude, Reshape, Set, Tokens, Up, Whole};
+use FactorPair::{Embedding, Hada1, Hada2, Kron1, Kron2, Lora};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -38,32 +41,33 @@ impl Dialect {
     }
 }
 
+/// Two matrices whose product is a delta or a factor of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum FactorPair {
+    Lora,
+    /// Of an embedding: the product is transposed.
+    Embedding,
+    Hada1,
+    Hada2,
+    Kron1,
+    Kron2,
+}
+
 /// Role of a tensor in its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum AdapterPart {
-    Down,
-    Up,
+    /// The right matrix, `[rank, in]`.
+    Down(FactorPair),
+    /// The left matrix, `[out, rank]`.
+    Up(FactorPair),
     /// The core of a Tucker decomposition.
-    Mid,
-    EmbeddingDown,
-    EmbeddingUp,
+    Core(FactorPair),
+    /// A matrix in place of the product.
+    Whole(FactorPair),
     Bias,
     Alpha,
     Magnitude,
     Tokens,
-    Hada1A,
-    Hada1B,
-    Hada2A,
-    Hada2B,
-    HadaCore1,
-    HadaCore2,
-    Kron1,
-    Kron1A,
-    Kron1B,
-    Kron2,
-    Kron2A,
-    Kron2B,
-    KronCore2,
     Diff,
     DiffBias,
     Set,
@@ -71,57 +75,46 @@ pub(super) enum AdapterPart {
     Reshape,
 }
 
-/// Ends of names, and what the tensors are. The longest that fits decides.
-const SUFFIXES: &[(&str, AdapterPart)] = &[
-    (".lora_A.default.weight", AdapterPart::Down),
-    (".lora_B.default.weight", AdapterPart::Up),
-    (".lora_A.weight", AdapterPart::Down),
-    (".lora_B.weight", AdapterPart::Up),
-    (".lora_A", AdapterPart::Down),
-    (".lora_B", AdapterPart::Up),
-    (".lora_B.bias", AdapterPart::Bias),
-    (".lora_B.default.bias", AdapterPart::Bias),
-    (".lora_embedding_A", AdapterPart::EmbeddingDown),
-    (".lora_embedding_B", AdapterPart::EmbeddingUp),
-    (".lora_magnitude_vector.weight", AdapterPart::Magnitude),
-    (".lora_magnitude_vector", AdapterPart::Magnitude),
-    (".lora_linear_layer.down.weight", AdapterPart::Down),
-    (".lora_linear_layer.up.weight", AdapterPart::Up),
-    (".lora_down.weight", AdapterPart::Down),
-    (".lora_up.weight", AdapterPart::Up),
-    (".lora_mid.weight", AdapterPart::Mid),
-    (".lora.down.weight", AdapterPart::Down),
-    (".lora.up.weight", AdapterPart::Up),
-    ("_lora.down.weight", AdapterPart::Down),
-    ("_lora.up.weight", AdapterPart::Up),
-    (".dora_scale", AdapterPart::Magnitude),
-    (".alpha", AdapterPart::Alpha),
-    (".token_adapter.trainable_tokens_delta", AdapterPart::Tokens),
-    (".hada_w1_a", AdapterPart::Hada1A),
-    (".hada_w1_b", AdapterPart::Hada1B),
-    (".hada_w2_a", AdapterPart::Hada2A),
-    (".hada_w2_b", AdapterPart::Hada2B),
-    (".hada_t1", AdapterPart::HadaCore1),
-    (".hada_t2", AdapterPart::HadaCore2),
-    (".lokr_w1", AdapterPart::Kron1),
-    (".lokr_w1_a", AdapterPart::Kron1A),
-    (".lokr_w1_b", AdapterPart::Kron1B),
-    (".lokr_w2", AdapterPart::Kron2),
-    (".lokr_w2_a", AdapterPart::Kron2A),
-    (".lokr_w2_b", AdapterPart::Kron2B),
-    (".lokr_t2", AdapterPart::KronCore2),
-    (".diff", AdapterPart::Diff),
-    (".diff_b", AdapterPart::DiffBias),
-    (".set_weight", AdapterPart::Set),
-    (".reshape_weight", AdapterPart::Reshape),
+/// Ends of the names of the right and the left matrix of a pair.
+const PAIRS: &[([&str; 2], FactorPair)] = &[
+    ([".lora_A", ".lora_B"], Lora),
+    ([".lora_A.weight", ".lora_B.weight"], Lora),
+    ([".lora_A.default.weight", ".lora_B.default.weight"], Lora),
+    ([".lora_down.weight", ".lora_up.weight"], Lora),
+    ([".lora.down.weight", ".lora.up.weight"], Lora),
+    (["_lora.down.weight", "_lora.up.weight"], Lora),
+    ([".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight"], Lora),
+    ([".lora_embedding_A", ".lora_embedding_B"], Embedding),
+    ([".hada_w1_b", ".hada_w1_a"], Hada1),
+    ([".hada_w2_b", ".hada_w2_a"], Hada2),
+    ([".lokr_w1_b", ".lokr_w1_a"], Kron1),
+    ([".lokr_w2_b", ".lokr_w2_a"], Kron2),
 ];
 
-/// The same for MLX.
-const SUFFIXES_OF_MLX: &[(&str, AdapterPart)] =
-    &[(".lora_a", AdapterPart::Down), (".lora_b", AdapterPart::Up), (".m", AdapterPart::Magnitude)];
+/// Ends of other names, and what the tensors are.
+const PARTS: &[(&str, AdapterPart)] = &[
+    (".lora_mid.weight", Core(Lora)),
+    (".hada_t1", Core(Hada1)),
+    (".hada_t2", Core(Hada2)),
+    (".lokr_t2", Core(Kron2)),
+    (".lokr_w1", Whole(Kron1)),
+    (".lokr_w2", Whole(Kron2)),
+    (".lora_B.bias", Bias),
+    (".lora_B.default.bias", Bias),
+    (".lora_magnitude_vector.weight", Magnitude),
+    (".lora_magnitude_vector", Magnitude),
+    (".dora_scale", Magnitude),
+    (".alpha", Alpha),
+    (".token_adapter.trainable_tokens_delta", Tokens),
+    (".diff", Diff),
+    (".diff_b", DiffBias),
+    (".set_weight", Set),
+    (".reshape_weight", Reshape),
+];
 
-/// The same for GGUF.
-const SUFFIXES_OF_GGUF: &[(&str, AdapterPart)] = &[(".lora_a", AdapterPart::Down), (".lora_b", AdapterPart::Up)];
+/// The same for MLX and GGUF.
+const PAIRS_OF_ENGINES: &[([&str; 2], FactorPair)] = &[([".lora_a", ".lora_b"], Lora)];
+const PARTS_OF_MLX: &[(&str, AdapterPart)] = &[(".m", Magnitude)];
 
 /// Parts of names that only adapters of other methods have.
 const OTHER_METHODS: &[(&str, &str)] = &[
@@ -198,8 +191,8 @@ pub(super) struct Adapter {
     pub file: Arc<Checkpoint>,
     /// `adapter_config.json`; `Null` without one.
     pub config: Value,
-    /// The text of the config, which has the order of patterns.
-    pub config_text: String,
+    /// The scales that its config or its metadata gives.
+    pub scales: Option<Scales>,
     pub modules: Vec<AdapterModule>,
     /// Whole tensors of the model.
     pub whole: Vec<AdapterTensor>,
@@ -229,24 +222,34 @@ impl Adapter {
         } else {
             Dialect::Dotted
         };
-        let (config_text, config) = if matches!(dialect, Dialect::Peft | Dialect::Mlx) {
+        let (text, config) = if matches!(dialect, Dialect::Peft | Dialect::Mlx) {
             read_config(&folder.join(CONFIG)).map_err(in_file)?
         } else {
             (String::new(), Value::Null)
         };
-        let source = Arc::new(source);
-        let mut adapter = Self {
-            path: path.to_owned(),
-            dialect,
-            file: source,
-            config,
-            config_text,
-            modules: Vec::new(),
-            whole: Vec::new(),
-        };
+        let (path, file) = (path.to_owned(), Arc::new(source));
+        let mut adapter = Self { path, dialect, file, config, scales: None, modules: Vec::new(), whole: Vec::new() };
         adapter.check_method().map_err(in_file)?;
         adapter.sort_tensors(checks_values).map_err(in_file)?;
+        adapter.scales = adapter.read_scales(&text)?;
         Ok(adapter)
+    }
+
+    /// Reads the scales that the text of its config or its metadata gives. `None` if they give none.
+    fn read_scales(&self, config: &str) -> Result<Option<Scales>> {
+        match (self.dialect, self.metadata("lora_adapter_metadata")) {
+            (Dialect::Peft, _) => Scales::read(config, "", &["lora_alpha", "alpha"]).map(Some),
+            (Dialect::Kohya | Dialect::Dotted, Some(text)) => {
+                Scales::of_metadata(text, self.modules.first().map_or("", |module| &module.name))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the name of its method.
+    pub(super) fn method(&self) -> String {
+        let method = self.config["peft_type"].as_str().or(self.config["fine_tune_type"].as_str());
+        method.unwrap_or("lora").to_lowercase()
     }
 
     /// Returns a value of the metadata of its file.
@@ -256,46 +259,39 @@ impl Adapter {
 
     /// Refuses methods and options that are not merged.
     fn check_method(&self) -> Result<()> {
-        let text = |key: &str| self.config[key].as_str().unwrap_or_default();
-        match self.dialect {
-            Dialect::Peft => {
-                let method = text("peft_type");
-                if !["LORA", "LOHA", "LOKR"].contains(&method) {
-                    let what = format!("peft_type {} is not supported", shorten(method));
-                    return Err(Error::new(what).remedy("merge it with peft"));
-                }
-                let is_set = |option: &&&str| match &self.config[**option] {
-                    Value::Null | Value::Bool(false) => false,
-                    Value::Array(items) => !items.is_empty(),
-                    Value::Object(items) => !items.is_empty(),
-                    Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
-                };
-                match OTHER_OPTIONS.iter().find(is_set) {
-                    Some(option) => {
-                        let what = format!("its config has {option}, which is not supported");
-                        Err(Error::new(what).remedy("merge it with peft"))
-                    }
-                    None => Ok(()),
-                }
+        let (key, known, remedy): (_, &[&str], _) = match self.dialect {
+            Dialect::Peft => ("peft_type", &["LORA", "LOHA", "LOKR"], "merge it with peft"),
+            Dialect::Mlx => {
+                let remedy = "a full fine-tune is a model of its own, which needs no merge";
+                ("fine_tune_type", &["", "lora", "dora"], remedy)
             }
-            Dialect::Mlx => match text("fine_tune_type") {
-                "" | "lora" | "dora" => Ok(()),
-                other => {
-                    let what = format!("fine_tune_type {} is not supported", shorten(other));
-                    Err(Error::new(what).remedy("a full fine-tune is a model of its own, which needs no merge"))
-                }
-            },
-            Dialect::Kohya | Dialect::Dotted | Dialect::Gguf => Ok(()),
+            Dialect::Kohya | Dialect::Dotted | Dialect::Gguf => return Ok(()),
+        };
+        let method = self.config[key].as_str().unwrap_or_default();
+        if !known.contains(&method) {
+            return Err(Error::new(format!("{key} {} is not supported", shorten(method))).remedy(remedy));
         }
+        let is_set = |option: &&&str| match &self.config[**option] {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(items) => !items.is_empty(),
+            Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
+        };
+        let set = OTHER_OPTIONS.iter().find(is_set).filter(|_| self.dialect == Dialect::Peft);
+        set.map_or(Ok(()), |option| {
+            Err(Error::new(format!("its config has {option}, which is not supported")).remedy(remedy))
+        })
     }
 
     /// Assigns the tensors to modules. Refuses other methods, two tensors for one part, and values that are not finite.
     fn sort_tensors(&mut self, checks_values: bool) -> Result<()> {
-        let suffixes = match self.dialect {
-            Dialect::Mlx => SUFFIXES_OF_MLX,
-            Dialect::Gguf => SUFFIXES_OF_GGUF,
-            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => SUFFIXES,
+        let (pairs, parts) = match self.dialect {
+            Dialect::Mlx => (PAIRS_OF_ENGINES, PARTS_OF_MLX),
+            Dialect::Gguf => (PAIRS_OF_ENGINES, &[][..]),
+            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => (PAIRS, PARTS),
         };
+        let pairs = pairs.iter().flat_map(|([down, up], pair)| [(*down, Down(*pair)), (*up, Up(*pair))]);
+        let suffixes: Vec<(&str, AdapterPart)> = pairs.chain(parts.iter().copied()).collect();
         let file = Arc::clone(&self.file);
         let mut places: HashMap<String, usize> = HashMap::new();
         for tensor in &file.shards[0].contents.tensors {
@@ -308,6 +304,7 @@ impl Adapter {
                 check_finite(&read.matrix).map_err(in_tensor)?;
             }
             let fitting = suffixes.iter().filter(|(end, _)| tensor.name.ends_with(end));
+            // The longest decides.
             let Some((end, part)) = fitting.max_by_key(|(end, _)| end.len()) else {
                 self.whole.push(read);
                 continue;
@@ -414,19 +411,8 @@ fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
 }
 
 fn check_finite(matrix: &Matrix) -> Result<()> {
-    /// Elements that are read at a time.
-    const STEP: u64 = 1 << 16;
-    let mut values = Vec::new();
-    let all = matrix.reshaped([1, matrix.rows * matrix.columns]);
-    for start in (0..all.columns).step_by(STEP as usize) {
-        let end = all.columns.min(start + STEP);
-        values.resize((end - start) as usize, 0.0);
-        all.read(0, start..end, &mut values);
-        if values.iter().any(|value: &f64| !value.is_finite()) {
-            return Err(
-                Error::new("contains NaN or infinite values").remedy("the adapter is damaged: download it again")
-            );
-        }
+    if matrix.all_pieces(|_, values| Ok(values.iter().all(|value| value.is_finite())))? {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::new("contains NaN or infinite values").remedy("the adapter is damaged: download it again"))
 }

@@ -1,6 +1,8 @@
-//! The delta that the tensors of a module make, before its scale.
+//! The delta that the tensors of a module make, and its scale.
 
-use super::adapter::{AdapterModule, AdapterPart, AdapterTensor};
+use super::adapter::AdapterPart::{Alpha, Core, Down, Up, Whole};
+use super::adapter::FactorPair::{Embedding, Hada1, Hada2, Kron1, Kron2, Lora};
+use super::adapter::{Adapter, AdapterModule, AdapterPart, AdapterTensor, Dialect, FactorPair};
 use super::matrix::{Delta, Matrix};
 use crate::error::{Error, Result};
 
@@ -25,10 +27,18 @@ impl AdapterModule {
         self.parts.contains_key(&part)
     }
 
+    pub(super) fn has_any(&self, pair: FactorPair) -> bool {
+        [Down(pair), Up(pair), Core(pair), Whole(pair)].iter().any(|part| self.has(*part))
+    }
+
+    /// Names a tensor of this module in an error.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        error.in_tensor(self.parts.values().map(|tensor| tensor.name.as_str()).min().unwrap_or_default())
+    }
+
     /// Returns the error for parts that are missing.
     pub(super) fn incomplete(&self) -> Error {
-        let names = self.parts.values().map(|tensor| tensor.name.as_str()).min().unwrap_or_default();
-        Error::new("is incomplete: a tensor that belongs to it is missing or empty").in_tensor(names)
+        self.explain(Error::new("is incomplete: a tensor that belongs to it is missing or empty"))
     }
 
     /// Returns a part that must be there.
@@ -36,115 +46,118 @@ impl AdapterModule {
         self.part(part).filter(|tensor| tensor.count() > 0).ok_or_else(|| self.incomplete())
     }
 
-    /// Returns the delta of `LoRA`, `LoHa` or `LoKr`; `None` if the module has neither.
-    pub(super) fn delta(&self) -> Result<Option<RawDelta>> {
-        if self.has(AdapterPart::Down)
-            || self.has(AdapterPart::Up)
-            || self.has(AdapterPart::EmbeddingDown)
-            || self.has(AdapterPart::EmbeddingUp)
-        {
-            return self.low_rank().map(Some);
-        }
-        if self.has(AdapterPart::Hada1A)
-            || self.has(AdapterPart::Hada1B)
-            || self.has(AdapterPart::Hada2A)
-            || self.has(AdapterPart::Hada2B)
-        {
-            return self.elementwise().map(Some);
-        }
-        let of_kronecker = [
-            AdapterPart::Kron1,
-            AdapterPart::Kron1A,
-            AdapterPart::Kron1B,
-            AdapterPart::Kron2,
-            AdapterPart::Kron2A,
-            AdapterPart::Kron2B,
-            AdapterPart::KronCore2,
-        ];
-        if of_kronecker.iter().any(|part| self.has(*part)) {
-            return self.kronecker().map(Some);
-        }
-        Ok(None)
+    /// Returns the number of experts, if its tensors are stacks of matrices, as those of MLX and GGUF can be.
+    pub(super) fn experts(&self, dialect: Dialect) -> Option<u64> {
+        let of_part = |part| self.part(part).filter(|tensor| tensor.shape.len() == 3);
+        let is_stack = matches!(dialect, Dialect::Mlx | Dialect::Gguf) && of_part(Down(Lora)).is_some();
+        of_part(Up(Lora)).filter(|_| is_stack).map(|up| up.shape[0])
     }
 
-    fn low_rank(&self) -> Result<RawDelta> {
-        if self.has(AdapterPart::EmbeddingDown) || self.has(AdapterPart::EmbeddingUp) {
-            // The table is stored transposed: (up * down)^T.
-            let (down, up) = (self.need(AdapterPart::EmbeddingDown)?, self.need(AdapterPart::EmbeddingUp)?);
-            return self.product(&down.matrix.transposed(), &up.matrix.transposed());
-        }
-        let (down, up) = (self.need(AdapterPart::Down)?, self.need(AdapterPart::Up)?);
-        let Some(mid) = self.part(AdapterPart::Mid) else { return self.product(&up.matrix, &down.matrix) };
-        // sum over m, n of up[o, m] * mid[m, n, k, l] * down[n, i]
-        let rank = down.matrix.rows;
-        let core = core_of(mid, &down.matrix)?;
-        let RawDelta { delta, .. } = self.product(&up.matrix, &core)?;
-        Ok(RawDelta { delta, rank: Some(rank) })
-    }
-
-    /// Returns the product of two matrices, whose inner dimension is the rank.
-    pub(super) fn product(&self, left: &Matrix, right: &Matrix) -> Result<RawDelta> {
-        let rank = right.rows;
-        if left.columns != rank {
-            let what = format!("its matrices have the ranks {rank} and {}", left.columns);
-            return Err(self.explain(Error::new(what)));
-        }
-        if rank > MOST_RANK {
-            return Err(self.explain(Error::new(format!("has the rank {rank}, and at most {MOST_RANK} is supported"))));
-        }
-        Ok(RawDelta { delta: Delta::Product(left.clone(), right.clone()), rank: Some(rank) })
-    }
-
-    /// Names a tensor of this module in an error.
-    pub(super) fn explain(&self, error: Error) -> Error {
-        let name = self.parts.values().map(|tensor| tensor.name.as_str()).min().unwrap_or_default();
-        error.in_tensor(name)
-    }
-
-    fn elementwise(&self) -> Result<RawDelta> {
-        let [first, second] = [
-            (AdapterPart::Hada1A, AdapterPart::Hada1B, AdapterPart::HadaCore1),
-            (AdapterPart::Hada2A, AdapterPart::Hada2B, AdapterPart::HadaCore2),
-        ]
-        .map(|(left, right, core)| {
-            let (left, right) = (&self.need(left)?.matrix, &self.need(right)?.matrix);
-            match self.part(core) {
-                Some(core) => self.product(&left.transposed(), &core_of(core, right)?),
-                None => self.product(left, right),
+    /// Returns the left matrix, `[out, rank]`, and the right one, `[rank, in]`, of the product of `LoRA`; of a stack, those
+    /// of an expert.
+    pub(super) fn factors(&self, dialect: Dialect, expert: u64) -> Result<[Matrix; 2]> {
+        let pair = if self.has_any(Embedding) { Embedding } else { Lora };
+        let (down, up) = (self.need(Down(pair))?, self.need(Up(pair))?);
+        if let Some(experts) = self.experts(dialect) {
+            if down.shape[0] != experts {
+                let what = format!("its matrices are for {} and {experts} experts", down.shape[0]);
+                return Err(Error::new(what));
             }
-        });
-        let (first, second) = (first?.delta, second?.delta);
-        if first.shape() != second.shape() {
-            return Err(self.explain(Error::new("its two products have different shapes")));
+            let of_expert = |tensor: &AdapterTensor| {
+                let [rows, columns] = [tensor.shape[1], tensor.shape[2]];
+                tensor.matrix.viewed([rows, columns], expert * rows * columns, [columns, 1])
+            };
+            return Ok([of_expert(up), of_expert(down)]);
         }
-        let rank = self.need(AdapterPart::Hada1B)?.matrix.rows;
-        Ok(RawDelta { delta: Delta::Elementwise(Box::new([first, second])), rank: Some(rank) })
+        let (down, up) = (&down.matrix, &up.matrix);
+        Ok(match dialect {
+            Dialect::Mlx if self.name.ends_with("embed_tokens") => [down.clone(), up.clone()],
+            Dialect::Mlx => [up.transposed(), down.transposed()],
+            Dialect::Gguf if self.name.starts_with("token_embd") => [up.clone(), down.transposed()],
+            _ if pair == Embedding => [down.transposed(), up.transposed()],
+            _ => [up.clone(), down.clone()],
+        })
     }
 
-    fn kronecker(&self) -> Result<RawDelta> {
-        let mut rank = None;
-        let first = if self.has(AdapterPart::Kron1) {
-            Delta::Whole(self.need(AdapterPart::Kron1)?.matrix.clone())
-        } else {
-            let (left, right) = (&self.need(AdapterPart::Kron1A)?.matrix, &self.need(AdapterPart::Kron1B)?.matrix);
-            rank = Some(right.rows);
-            self.product(left, right)?.delta
-        };
-        let second = if self.has(AdapterPart::Kron2) {
-            Delta::Whole(self.need(AdapterPart::Kron2)?.matrix.clone())
-        } else {
-            let (left, right) = (&self.need(AdapterPart::Kron2A)?.matrix, &self.need(AdapterPart::Kron2B)?.matrix);
-            rank = Some(right.rows);
-            match self.part(AdapterPart::KronCore2) {
-                Some(core) => self.product(&left.transposed(), &core_of(core, right)?)?.delta,
-                None => self.product(left, right)?.delta,
+    /// Returns the delta of `LoRA`, of a stack the first one, `LoHa` or `LoKr`; `None` if the module has neither.
+    pub(super) fn delta(&self, dialect: Dialect) -> Result<Option<RawDelta>> {
+        Ok(Some(if self.has_any(Lora) || self.has_any(Embedding) {
+            let [left, right] = self.factors(dialect, 0)?;
+            match self.part(Core(Lora)).filter(|_| !self.has_any(Embedding)) {
+                // sum over m, n of up[o, m] * mid[m, n, k, l] * down[n, i]
+                Some(core) => RawDelta { rank: Some(right.rows), ..product(left, core_of(core, &right)?)? },
+                None => product(left, right)?,
             }
-        };
-        if first.shape().contains(&0) || second.shape().contains(&0) {
-            return Err(self.incomplete());
-        }
-        Ok(RawDelta { delta: Delta::Kronecker(Box::new([first, second])), rank })
+        } else if self.has_any(Hada1) || self.has_any(Hada2) {
+            let [first, second] = [self.factor(Hada1)?, self.factor(Hada2)?];
+            if first.delta.shape() != second.delta.shape() {
+                return Err(Error::new("its two products have different shapes"));
+            }
+            RawDelta { delta: Delta::Elementwise(Box::new([first.delta, second.delta])), rank: first.rank }
+        } else if self.has_any(Kron1) || self.has_any(Kron2) {
+            let [first, second] = [self.factor(Kron1)?, self.factor(Kron2)?];
+            if first.delta.shape().contains(&0) || second.delta.shape().contains(&0) {
+                return Err(self.incomplete());
+            }
+            let rank = second.rank.or(first.rank);
+            RawDelta { delta: Delta::Kronecker(Box::new([first.delta, second.delta])), rank }
+        } else {
+            return Ok(None);
+        }))
     }
+
+    /// Returns a factor of `LoHa` or `LoKr`: a matrix, or the product of two.
+    fn factor(&self, pair: FactorPair) -> Result<RawDelta> {
+        if self.has(Whole(pair)) {
+            return Ok(RawDelta { delta: Delta::Whole(self.need(Whole(pair))?.matrix.clone()), rank: None });
+        }
+        let (left, right) = (&self.need(Up(pair))?.matrix, &self.need(Down(pair))?.matrix);
+        match self.part(Core(pair)) {
+            // The left matrix beside a core is stored transposed.
+            Some(core) => Ok(RawDelta { rank: Some(right.rows), ..product(left.transposed(), core_of(core, right)?)? }),
+            None => product(left.clone(), right.clone()),
+        }
+    }
+}
+
+impl Adapter {
+    /// Returns the scale of a module, given by its name in configs and its rank.
+    pub(super) fn scale(&self, module: &AdapterModule, name: &str, rank: Option<u64>) -> Result<f64> {
+        let divided = |alpha: f64| rank.map_or(1.0, |rank| alpha / rank as f64);
+        let scale = match (self.dialect, module.part(Alpha), &self.scales) {
+            (Dialect::Mlx, ..) => self.config["lora_parameters"]["scale"]
+                .as_f64()
+                .ok_or_else(|| Error::new("its config has no lora_parameters.scale"))?,
+            // llama.cpp takes the scale 1 for an alpha of 0.
+            (Dialect::Gguf, ..) => {
+                let alpha = self.metadata("adapter.lora.alpha").and_then(|text| text.parse().ok());
+                alpha.filter(|alpha| *alpha != 0.0).map_or(1.0, divided)
+            }
+            (Dialect::Kohya | Dialect::Dotted, Some(alpha), _) if alpha.count() == 1 => divided(alpha.matrix.scalar()),
+            (Dialect::Kohya | Dialect::Dotted, Some(alpha), _) => {
+                return Err(Error::new("has more than one value").in_tensor(&alpha.name));
+            }
+            (_, _, Some(scales)) => scales.get(name)?.0,
+            (_, _, None) => 1.0,
+        };
+        match self.dialect {
+            _ if scale.is_finite() => Ok(scale),
+            Dialect::Gguf => Err(Error::new("adapter.lora.alpha is not finite")),
+            _ => Err(Error::new(format!("its scale would be {scale}"))),
+        }
+    }
+}
+
+/// Returns the product of two matrices, whose inner dimension is the rank.
+pub(super) fn product(left: Matrix, right: Matrix) -> Result<RawDelta> {
+    let rank = right.rows;
+    if left.columns != rank {
+        return Err(Error::new(format!("its matrices have the ranks {rank} and {}", left.columns)));
+    }
+    if rank > MOST_RANK {
+        return Err(Error::new(format!("has the rank {rank}, and at most {MOST_RANK} is supported")));
+    }
+    Ok(RawDelta { delta: Delta::Product(left, right), rank: Some(rank) })
 }
 
 /// Multiplies the second dimension of a core `[m, n, k, l]` with a matrix `[n, i]`; returns `[m, i * k * l]`.
@@ -159,15 +172,9 @@ fn core_of(core: &AdapterTensor, right: &Matrix) -> Result<Matrix> {
         return Err(Error::new("is a core that does not fit its matrices, or is too large").in_tensor(&core.name));
     };
     let mut values = vec![0.0; count as usize];
-    let (mut row, mut core_row) = (vec![0.0; columns as usize], vec![0.0; core.matrix.columns as usize]);
-    for (outer, values) in (0..outer).zip(values.chunks_exact_mut((columns * area).max(1) as usize)) {
-        core.matrix.read(outer, 0..core.matrix.columns, &mut core_row);
-        for (inner, core) in (0..inner).zip(core_row.chunks_exact(area.max(1) as usize)) {
-            right.read(inner, 0..columns, &mut row);
-            for (factor, values) in row.iter().zip(values.chunks_exact_mut(area as usize)) {
-                values.iter_mut().zip(core).for_each(|(value, core)| *value += core * factor);
-            }
-        }
+    for (at, values) in (0..outer).zip(values.chunks_exact_mut((columns * area).max(1) as usize)) {
+        let core = core.matrix.viewed([inner, area], at * inner * area, [area, 1]);
+        Delta::Product(right.transposed(), core).fill(0..columns, 0..area, values);
     }
     Ok(Matrix::computed(values, [outer, columns * area]))
 }

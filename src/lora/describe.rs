@@ -1,7 +1,7 @@
 //! Describes an adapter without its base.
 
-use super::adapter::{Adapter, AdapterModule, AdapterPart, Dialect};
-use super::scale::Scales;
+use super::adapter::{Adapter, Dialect};
+use super::summary::range;
 use super::{AdapterSummary, Merges};
 use crate::error::Result;
 use crate::options::AdapterOption;
@@ -35,30 +35,24 @@ impl AdapterDescription {
         let option = AdapterOption { path: path.to_owned(), strength: 1.0 };
         let merges = base.map(|base| Merges::open(&[option], true, base)).transpose()?;
         let adapter = Adapter::open(path, false)?;
-        let scales = Scales::of(&adapter)?;
-        let (mut rank, mut scale, mut targets) = (None, None, BTreeMap::new());
+        let (mut ranks, mut scales, mut targets) = (Vec::new(), Vec::new(), BTreeMap::new());
         for module in &adapter.modules {
-            let own = adapter.rank(module)?;
-            let widen = |range: &mut Option<[f64; 2]>, value: Option<f64>| {
-                if let Some(value) = value {
-                    let [least, most] = range.unwrap_or([value; 2]);
-                    *range = Some([least.min(value), most.max(value)]);
-                }
-            };
-            widen(&mut rank, own);
-            widen(&mut scale, adapter.scale(module, own, scales.as_ref())?);
+            if let Some(delta) = module.delta(adapter.dialect).map_err(|error| module.explain(error))? {
+                let name = module.name.strip_prefix("base_model.model.").unwrap_or(&module.name);
+                scales.push(adapter.scale(module, &name.replace(".base_layer", ""), delta.rank)?);
+                ranks.extend(delta.rank.map(|rank| rank as f64));
+            }
             let name = module.name.strip_suffix(".weight").unwrap_or(&module.name);
             let name = name.rsplit('.').find(|part| part.parse::<u64>().is_err()).unwrap_or_default();
             if adapter.dialect != Dialect::Kohya {
                 *targets.entry(name.to_owned()).or_default() += 1;
             }
         }
-        let method = adapter.config["peft_type"].as_str().or(adapter.config["fine_tune_type"].as_str());
         Ok(Self {
             dialect: adapter.dialect.name(),
-            method: method.unwrap_or("lora").to_lowercase(),
-            rank,
-            scale,
+            method: adapter.method(),
+            rank: range(ranks.into_iter()),
+            scale: range(scales.into_iter()),
             modules: adapter.modules.len(),
             whole: adapter.whole.len(),
             targets,
@@ -81,37 +75,5 @@ impl AdapterDescription {
             (document["mapping"], document["unmatched"]) = (json!(merge.mapping), json!(merge.unmatched));
         }
         document
-    }
-}
-
-impl Adapter {
-    fn rank(&self, module: &AdapterModule) -> Result<Option<f64>> {
-        let of_up = |at: fn(&[u64]) -> Option<u64>| module.part(AdapterPart::Up).and_then(|up| at(&up.shape));
-        let rank = match self.dialect {
-            Dialect::Gguf => of_up(|shape| shape.last().copied()),
-            // [rank, out] of a linear layer, [experts, out, rank] of experts.
-            Dialect::Mlx => {
-                of_up(|shape| if shape.len() == 3 { shape.last().copied() } else { shape.first().copied() })
-            }
-            Dialect::Peft | Dialect::Kohya | Dialect::Dotted => module.delta()?.and_then(|delta| delta.rank),
-        };
-        Ok(rank.map(|rank| rank as f64))
-    }
-
-    fn scale(&self, module: &AdapterModule, rank: Option<f64>, scales: Option<&Scales>) -> Result<Option<f64>> {
-        let by_rank = |alpha: f64| rank.map_or(1.0, |rank| alpha / rank);
-        Ok(match (self.dialect, scales, module.part(AdapterPart::Alpha)) {
-            (Dialect::Mlx, ..) => self.config["lora_parameters"]["scale"].as_f64(),
-            (Dialect::Gguf, ..) => {
-                let alpha = self.metadata("adapter.lora.alpha").and_then(|text| text.parse().ok());
-                Some(alpha.filter(|alpha| *alpha != 0.0).map_or(1.0, by_rank))
-            }
-            (_, _, Some(alpha)) if alpha.count() == 1 => Some(by_rank(alpha.matrix.scalar())),
-            (_, Some(scales), _) => {
-                let name = module.name.strip_prefix("base_model.model.").unwrap_or(&module.name);
-                Some(scales.get(&name.replace(".base_layer", ""))?.0)
-            }
-            (_, None, _) => rank.map(|_| 1.0),
-        })
     }
 }

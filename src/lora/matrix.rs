@@ -2,11 +2,13 @@
 
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
+use crate::error::Result;
 use crate::kernel::half::{bfloat16, float16};
 use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
 use std::ops::Range;
 use std::sync::Arc;
 use tcast_slice::StoredBytes;
+use zerocopy::IntoBytes;
 
 /// The elements of a tensor of an adapter.
 #[derive(Clone)]
@@ -85,6 +87,29 @@ impl Matrix {
             self.read(row, 0..self.columns, out);
         }
         values
+    }
+
+    /// True if something is true of all pieces of its elements in row-major order, each with the range that it takes.
+    pub(super) fn all_pieces(&self, mut is_true: impl FnMut(Range<usize>, &[f64]) -> Result<bool>) -> Result<bool> {
+        /// Elements that are read at a time.
+        const STEP: u64 = 1 << 16;
+        let (all, mut values) = (self.reshaped([1, self.rows * self.columns]), Vec::new());
+        for start in (0..all.columns).step_by(STEP as usize) {
+            let end = all.columns.min(start + STEP);
+            values.resize((end - start) as usize, 0.0);
+            all.read(0, start..end, &mut values);
+            if !is_true(start as usize..end as usize, &values)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Computes the product with another matrix.
+    pub(super) fn times(&self, other: &Self) -> Self {
+        let mut product = vec![0.0; (self.rows * other.columns) as usize];
+        multiply(self, other, 0..self.rows, 0..other.columns, 1.0, &mut product);
+        Self::computed(product, [self.rows, other.columns])
     }
 
     /// Returns the only element of a scalar.
@@ -241,7 +266,7 @@ impl Delta {
 }
 
 /// Number of float64 values in a vector of the widest instruction set.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 
 /// Number of rows whose sums are computed together.
 const ROWS: usize = 4;
@@ -372,35 +397,19 @@ impl Loop for WidenPlain<'_> {
     }
 }
 
-/// Writes values as floats of a type, rounded to nearest.
-pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) {
+/// Writes values as elements of a type, rounded to nearest. `None` if values do not become such elements.
+#[must_use]
+pub(crate) fn narrow(values: &[f64], dtype: Dtype, bytes: &mut Vec<u8>) -> Option<()> {
     bytes.resize(values.len() * dtype.bits() as usize / 8, 0);
-    match dtype {
-        Dtype::Float64 => {
-            bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
-        }
-        Dtype::Float32 => {
-            bytes
-                .as_chunks_mut()
-                .0
-                .iter_mut()
-                .zip(values)
-                .for_each(|(out, value)| *out = (*value as f32).to_le_bytes());
-        }
-        _ => {
-            let mut wide = Vec::new();
-            narrow(values, Dtype::Float64, &mut wide);
-            let [from, to] = [Dtype::Float64, dtype].map(Storage::packed);
-            let kernel = Kernel::cast(from, to, &Rules::default()).expect("floats become floats");
-            kernel.run(&wide, bytes, values.len()).expect("floats are never malformed");
-        }
-    }
+    let own = Storage { big_endian: cfg!(target_endian = "big"), ..Storage::packed(Dtype::Float64) };
+    let kernel = Kernel::cast(own, Storage::packed(dtype), &Rules::default())?;
+    kernel.run(values.as_bytes(), bytes, values.len()).ok().map(|_| ())
 }
 
-/// Rounds values to a type of floats.
+/// Rounds values to a plain type.
 pub(super) fn round(values: &mut [f64], dtype: Dtype) {
     let mut bytes = Vec::new();
-    narrow(values, dtype, &mut bytes);
+    narrow(values, dtype, &mut bytes).expect("floats become floats");
     widen_to(dtype, &bytes, values);
 }
 
@@ -422,19 +431,18 @@ pub(crate) fn widen_to(dtype: Dtype, bytes: &[u8], values: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::random;
 
     #[test]
     fn tiles_add_the_terms_in_the_order_of_the_rank_on_every_instruction_set() {
         let special = [f64::NAN, f64::INFINITY, -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
-        let mut state = 1_u64;
+        let mut next = random(1);
         let mut values = |count: usize, are_special: bool| -> Vec<f64> {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let at = (state >> 58) as usize;
-                let is_special = are_special && at < special.len();
-                if is_special { special[at] } else { (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5 }
+            let value = |bits: u64| match special.get((bits >> 58) as usize).filter(|_| are_special) {
+                Some(special) => *special,
+                None => (bits >> 11) as f64 / (1_u64 << 53) as f64 - 0.5,
             };
-            (0..count).map(|_| next()).collect()
+            (0..count).map(|_| value(next())).collect()
         };
         let sizes = [(1, 1, 1), (3, 16, 31), (4, 3, 32), (5, 5, 33), (9, 1, 7), (8, 17, 40), (6, 0, 9), (11, 4, 70)];
         for ((rows, inner, width), are_special) in sizes.into_iter().flat_map(|size| [(size, false), (size, true)]) {

@@ -1,6 +1,7 @@
 //! The changes of one weight, in the order of the adapters.
 
 use super::matrix::{Delta, Matrix, round};
+use super::names::MergePlace;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -21,18 +22,15 @@ pub(crate) struct Merge {
     is_used: AtomicBool,
 }
 
-/// A change of consecutive elements of a weight, seen as a matrix.
+/// A change of a weight, or of a part of it.
 pub(super) struct WeightChange {
-    /// The first element.
-    pub start: u64,
-    pub rows: u64,
-    pub columns: u64,
+    pub place: MergePlace,
     pub how: How,
 }
 
 pub(super) enum How {
-    /// `factor` times the delta is added. With `swaps_halves`, the halves of its rows are exchanged.
-    Add { delta: Delta, factor: f64, swaps_halves: bool },
+    /// `factor` times the delta is added.
+    Add { delta: Delta, factor: f64 },
     /// The delta is added, and rows or columns then get new lengths (`DoRA`).
     Decompose(Box<Decompose>),
     /// All elements get new values.
@@ -63,7 +61,7 @@ impl Merge {
     /// take the place of these changes.
     pub(crate) fn fused(&self, dtype: Dtype) -> Option<Self> {
         let is_product = |change: &WeightChange| match &change.how {
-            How::Add { delta: Delta::Product(left, _), swaps_halves: false, .. } => left.dtype().is_some(),
+            How::Add { delta: Delta::Product(left, _), .. } => left.dtype().is_some() && !change.place.swaps_halves,
             _ => false,
         };
         if !self.changes.iter().all(is_product) {
@@ -89,21 +87,17 @@ impl Merge {
 
     fn apply_first(&self, count: usize, first: u64, values: &mut [f64], read: ReadValues) -> Result<()> {
         for (at, change) in self.changes[..count].iter().enumerate() {
-            let all = change.start..change.start + change.rows * change.columns;
-            let met = all.start.max(first)..all.end.min(first + values.len() as u64);
-            if met.is_empty() {
-                continue;
-            }
+            let Some(met) = change.place.met(first, values.len()) else { continue };
             if let How::Decompose(decompose) = &change.how
                 && decompose.ratios.get().is_none()
             {
                 let ratios = self.ratios(at, change, decompose, read)?;
                 let _ = decompose.ratios.set(ratios); // every thread finds the same
             }
-            let values = &mut values[(met.start - first) as usize..(met.end - first) as usize];
+            let (from, values) = (first.saturating_sub(change.place.start), &mut values[met]);
             match self.fused_in {
-                Some(dtype) => change.fuse(met.start - all.start, values, dtype),
-                None => change.apply(met.start - all.start, values),
+                Some(dtype) => change.fuse(from, values, dtype),
+                None => change.apply(from, values),
             }
         }
         Ok(())
@@ -113,16 +107,16 @@ impl Merge {
     fn ratios(&self, at: usize, change: &WeightChange, decompose: &Decompose, read: ReadValues) -> Result<Vec<f64>> {
         /// Elements that are read at a time.
         const MOST: u64 = 1 << 18;
-        let WeightChange { rows, columns, .. } = *change;
+        let MergePlace { rows, columns, start: before, .. } = change.place;
         let mut squares = vec![0.0_f64; decompose.columns_each.map_or(rows, |each| columns / each) as usize];
         let mut values = Vec::new();
         let step = (MOST / columns.max(1)).max(1);
         for start in (0..rows).step_by(step as usize) {
             let end = rows.min(start + step);
-            let first = change.start + start * columns;
-            read(first..change.start + end * columns, &mut values)?;
+            let first = before + start * columns;
+            read(first..before + end * columns, &mut values)?;
             self.apply_first(at, first, &mut values, read)?;
-            add(&decompose.delta, decompose.factor, [columns, start * columns], &mut values);
+            change.add(&decompose.delta, decompose.factor, start * columns, &mut values);
             for (row, values) in (start..end).zip(values.chunks_exact(columns as usize)) {
                 for (column, value) in values.iter().enumerate() {
                     let at = decompose.columns_each.map_or(row, |each| column as u64 / each);
@@ -153,7 +147,7 @@ impl WeightChange {
         let mut scale = [*factor];
         round(&mut scale, own);
         let mut deltas = vec![0.0; values.len()];
-        in_rows([self.columns, first], &mut deltas, |rows, within, out| {
+        self.place.in_rows(first, &mut deltas, |rows, within, out| {
             let count = rows.end - rows.start;
             let mut scaled = left.rows_from(rows.start, count).all();
             for value in &mut scaled {
@@ -169,23 +163,15 @@ impl WeightChange {
         round(values, dtype);
     }
 
-    /// Changes values that begin at an element of this matrix.
+    /// Changes values that begin at an element of its place.
     fn apply(&self, first: u64, values: &mut [f64]) {
-        let columns = self.columns;
+        let columns = self.place.columns;
         match &self.how {
-            How::Add { delta, factor, swaps_halves: false } => add(delta, *factor, [columns, first], values),
-            How::Add { delta, factor, swaps_halves: true } => {
-                // The rows of the first half are those of the second half of the delta.
-                let half = self.rows / 2 * columns;
-                let count = half.saturating_sub(first).min(values.len() as u64) as usize;
-                let (upper, lower) = values.split_at_mut(count);
-                add(delta, *factor, [columns, first + half], upper);
-                add(delta, *factor, [columns, (first + count as u64).saturating_sub(half)], lower);
-            }
+            How::Add { delta, factor } => self.add(delta, *factor, first, values),
             How::Decompose(decompose) => {
                 let ratios = decompose.ratios.get().expect("they are computed first");
                 let before = decompose.share.map(|share| (share, values.to_vec()));
-                add(&decompose.delta, decompose.factor, [columns, first], values);
+                self.add(&decompose.delta, decompose.factor, first, values);
                 for (element, value) in (first..).zip(values.iter_mut()) {
                     let at = decompose.columns_each.map_or(element / columns, |each| element % columns / each);
                     *value *= ratios[at as usize];
@@ -195,7 +181,7 @@ impl WeightChange {
                 }
             }
             How::Replace(delta) => {
-                in_rows([columns, first], values, |rows, within, values| delta.fill(rows, within, values));
+                self.place.in_rows(first, values, |rows, within, values| delta.fill(rows, within, values));
             }
             How::ReplaceRows(rows, matrix) => {
                 let end = first + values.len() as u64;
@@ -207,25 +193,38 @@ impl WeightChange {
             }
         }
     }
+
+    fn add(&self, delta: &Delta, factor: f64, first: u64, values: &mut [f64]) {
+        self.place.in_rows(first, values, |rows, within, values| delta.add(factor, rows, within, values));
+    }
 }
 
-fn add(delta: &Delta, factor: f64, place: [u64; 2], values: &mut [f64]) {
-    in_rows(place, values, |rows, within, values| delta.add(factor, rows, within, values));
-}
+impl MergePlace {
+    /// Returns which of some values, which begin at an element of the weight, are in this place; `None` if none are.
+    pub(super) fn met(&self, first: u64, count: usize) -> Option<Range<usize>> {
+        let met = self.start.max(first)..(self.start + self.rows * self.columns).min(first + count as u64);
+        (!met.is_empty()).then(|| (met.start - first) as usize..(met.end - first) as usize)
+    }
 
-/// Divides values of a matrix, which has this number of columns, from an element on. They may begin and end within rows.
-fn in_rows([columns, first]: [u64; 2], values: &mut [f64], work: impl Fn(Range<u64>, Range<u64>, &mut [f64])) {
-    let (mut at, mut values) = (first, values);
-    while !values.is_empty() {
-        let (row, column, left) = (at / columns, at % columns, values.len() as u64);
-        let (rows, within) = if column == 0 && left >= columns {
-            (row..row + left / columns, 0..columns)
-        } else {
-            (row..row + 1, column..columns.min(column + left))
-        };
-        let count = ((rows.end - rows.start) * (within.end - within.start)) as usize;
-        let (now, rest) = values.split_at_mut(count);
-        work(rows, within, now);
-        (at, values) = (at + count as u64, rest);
+    /// Divides values that begin at an element of this place, and may begin and end within rows. `work` gets the rows of
+    /// the delta for each part, and the columns.
+    fn in_rows(&self, first: u64, values: &mut [f64], work: impl Fn(Range<u64>, Range<u64>, &mut [f64])) {
+        let columns = self.columns;
+        let (mut at, mut values) = (first, values);
+        while !values.is_empty() {
+            let (row, column, left) = (at / columns, at % columns, values.len() as u64);
+            // The rows of the first half are those of the second half of the delta.
+            let half = if self.swaps_halves { self.rows / 2 } else { 0 };
+            let (from, most) = if row < half { (row + half, half - row) } else { (row - half, u64::MAX) };
+            let (count, within) = if column == 0 && left >= columns {
+                ((left / columns).min(most), 0..columns)
+            } else {
+                (1, column..columns.min(column + left))
+            };
+            let (now, rest) = values.split_at_mut((count * (within.end - within.start)) as usize);
+            at += now.len() as u64;
+            work(from..from + count, within, now);
+            values = rest;
+        }
     }
 }

@@ -1,8 +1,17 @@
 //! Adapters such as `LoRA`, merged into the weights of their base: `W + strength * scale * delta` in float64, rounded once.
 //!
-//! `adapter` reads the files, `names` finds the weights that they change, `scale` reads scales, `deltas` and `modules` make
-//! the changes of each weight, `matrix` computes deltas, and `merge` applies the changes to some values. Rows can be merged
-//! in any order, so that no weight is held in memory.
+//! Each concept is made from the one before, and is a file:
+//!
+//! | concept | file | what it is |
+//! |---|---|---|
+//! | adapter, module | `adapter` | the files of a dialect; the tensors for one layer, by their part |
+//! | factors, delta | `deltas`, `matrix` | matrices of a module; what they make together, element by element, before its scale |
+//! | scale | `scale` | a number for each module, of a config or of metadata |
+//! | place | `names` | the matrix of the base that a module names: a tensor, one of a stack, or some rows |
+//! | change | `modules` | a delta times its scale at its place, or values that replace those of the base |
+//! | merge | `merge` | all changes of a weight, in order, for some of its values: no weight is held in memory |
+//! | survival | `survival` | how much of the deltas is in what is written |
+//! | summary | `summary`, `describe` | what reports say |
 //!
 //! Arithmetic: each sum adds its terms in the order of the rank; products of factors of 24 bits and fewer are exact. The
 //! result is the same on every machine.
@@ -16,24 +25,25 @@ mod merge;
 mod modules;
 mod names;
 mod scale;
+mod summary;
 mod survival;
 
 pub(crate) use adapter::files;
 #[cfg(feature = "cli")]
 pub(crate) use describe::AdapterDescription;
 pub(crate) use merge::Merge;
+pub(crate) use summary::AdapterSummary;
+#[cfg(feature = "cli")]
+pub(crate) use summary::{MappedModule, changed};
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
 use adapter::Adapter;
 pub(crate) use matrix::{narrow, widen, widen_to};
-pub(crate) use modules::AdapterSummary;
-#[cfg(feature = "cli")]
-pub(crate) use modules::MappedModule;
-use modules::{Changes, unmatched};
+use modules::{AdapterChanges, unmatched};
 use names::BaseNames;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -59,27 +69,28 @@ impl Merges {
             return Ok(Self::default());
         }
         let base = BaseNames::new(model);
-        let mut changes = Changes { base: &base, model, of: BTreeMap::new(), notes: Vec::new() };
-        let mut summaries: Vec<AdapterSummary> = Vec::new();
+        let (mut of, mut notes, mut summaries) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (number, AdapterOption { path, strength }) in options.iter().enumerate() {
             if !strength.is_finite() {
                 return Err(Error::usage(format!("the strength {strength} is not a number")).in_file(path));
             }
             if options[..number].iter().any(|other| other.path == *path) {
-                changes.notes.push(LoraNote::Twice(path.clone()));
+                notes.push(LoraNote::Twice(path.clone()));
             }
-            let adapter = Adapter::open(path, true)?;
-            let summary = changes.add(&adapter, *strength).map_err(|error| error.in_file(path))?;
+            let adapter = Adapter::open(path, true).map_err(|error| error.in_file(path))?;
+            let (adapter, strength, base) = (&adapter, *strength, &base);
+            let (of, summary) = (&mut of, AdapterSummary::new(adapter, strength));
+            let changes = AdapterChanges { adapter, strength, base, model, rule: None, of, notes: &mut notes, summary };
+            let summary = changes.add().map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();
                 if !allows_unmatched || summary.unmatched.len() == all {
-                    return Err(unmatched(all, &summary.unmatched, &adapter, &base));
+                    return Err(unmatched(all, &summary.unmatched, adapter, base));
                 }
-                changes.notes.push(LoraNote::Unmatched(path.clone(), summary.unmatched.clone()));
+                notes.push(LoraNote::Unmatched(path.clone(), summary.unmatched.clone()));
             }
-            summaries.push(summary.finish(&adapter, *strength));
+            summaries.push(summary);
         }
-        let Changes { of, mut notes, .. } = changes;
         let is_tied = model.config()?.is_some_and(|text| {
             serde_json::from_str::<Value>(text).is_ok_and(|config| config["tie_word_embeddings"] == true)
         });
@@ -97,10 +108,10 @@ impl Merges {
 
     /// Refuses a plan that leaves out changes of a weight.
     pub(crate) fn check_used(&self) -> Result<()> {
-        let mut unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
-        unused.next().map_or(Ok(()), |name| {
+        let unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
+        unused.min().map_or(Ok(()), |name| {
             let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
-            Err(error.in_tensor(name).remedy("merge the adapters first, and convert the result"))
+            Err(error.in_tensor(name).of(Kind::UnusedAdapter))
         })
     }
 

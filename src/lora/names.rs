@@ -5,6 +5,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::read::{Model, ModelTensor};
 use crate::text::{first_few, shorten};
+use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
 /// A tensor of the base: a stored one, or a quantized weight.
@@ -27,37 +28,91 @@ pub(super) struct BaseNames<'m> {
     stems: HashMap<&'m str, usize>,
     /// The same with underscores in place of dots.
     underscored: HashMap<String, Vec<usize>>,
-    /// Names of banks of experts.
-    banks: HashSet<&'m str>,
-    /// The number of experts that are stored one by one, by bank.
-    singles: HashMap<&'m str, HashSet<u64>>,
-    family: Option<DiffusionFamily>,
+    /// Names of banks of experts, and the numbers of the experts that are stored one by one.
+    banks: HashMap<&'m str, HashSet<u64>>,
+    /// What takes the place of parts of names, of the row of [`FAMILIES`].
+    replacements: Vec<(Regex, &'static str)>,
 }
 
-/// A place for a delta: a tensor or some rows of it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct DeltaTarget {
+/// A matrix of the base that a delta changes: a tensor, one of a stack, or some rows. Its elements follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct MergePlace {
+    /// The index of the tensor.
     pub tensor: usize,
-    /// The matrix of a stack of experts.
-    pub expert: Option<u64>,
-    /// The first row and the number of rows; `None` for all.
-    pub rows: Option<(u64, u64)>,
+    /// Its first element in the tensor.
+    pub start: u64,
+    pub rows: u64,
+    pub columns: u64,
+    /// True if the halves of its rows are those of the delta in the other order.
     pub swaps_halves: bool,
 }
 
-impl DeltaTarget {
-    pub(super) fn whole(tensor: usize) -> Self {
-        Self { tensor, expert: None, rows: None, swaps_halves: false }
+impl MergePlace {
+    /// Returns some of its rows.
+    pub(super) fn rows_from(self, first: u64, rows: u64) -> Self {
+        Self { start: self.start + first * self.columns, rows, ..self }
     }
 }
 
-/// A family of diffusion models whose files have other names and rows than diffusers.
-#[derive(Clone, Copy)]
-enum DiffusionFamily {
-    Flux,
-    Wan,
-    ZImage,
-}
+/// What takes the place of parts of a module's name in diffusers, in this order. Behind a `/` are the rows.
+type Replacements = &'static [(&'static str, &'static str)];
+
+/// FLUX.1 of Black Forest Labs.
+const FLUX: Replacements = &[
+    (r"^single_transformer_blocks\.(.*)\.attn\.to_([qkv])$", "single_blocks.${1}.linear1/${2}"),
+    (r"^single_transformer_blocks\.(.*)\.proj_mlp$", "single_blocks.${1}.linear1/mlp"),
+    (r"^single_transformer_blocks\.(.*)\.proj_out$", "single_blocks.${1}.linear2"),
+    (r"^single_transformer_blocks\.(.*)\.norm\.linear$", "single_blocks.${1}.modulation.lin"),
+    (r"^transformer_blocks\.(.*)\.attn\.to_([qkv])$", "double_blocks.${1}.img_attn.qkv/${2}"),
+    (r"^transformer_blocks\.(.*)\.attn\.add_([qkv])_proj$", "double_blocks.${1}.txt_attn.qkv/${2}"),
+    (r"^transformer_blocks\.(.*)\.attn\.to_out\.0$", "double_blocks.${1}.img_attn.proj"),
+    (r"^transformer_blocks\.(.*)\.attn\.to_add_out$", "double_blocks.${1}.txt_attn.proj"),
+    (r"^transformer_blocks\.(.*)\.norm1\.linear$", "double_blocks.${1}.img_mod.lin"),
+    (r"^transformer_blocks\.(.*)\.norm1_context\.linear$", "double_blocks.${1}.txt_mod.lin"),
+    (r"^transformer_blocks\.(.*)\.ff\.net\.(0\.proj|2)$", "double_blocks.${1}.img_mlp.${2}"),
+    (r"^transformer_blocks\.(.*)\.ff_context\.net\.(0\.proj|2)$", "double_blocks.${1}.txt_mlp.${2}"),
+    (r"_mlp\.0\.proj$", "_mlp.0"),
+    (r"^time_text_embed\.timestep_embedder\.", "time_in."),
+    (r"^time_text_embed\.text_embedder\.", "vector_in."),
+    (r"^time_text_embed\.guidance_embedder\.", "guidance_in."),
+    (r"_in\.linear_1$", "_in.in_layer"),
+    (r"_in\.linear_2$", "_in.out_layer"),
+    ("^x_embedder$", "img_in"),
+    ("^context_embedder$", "txt_in"),
+    ("^proj_out$", "final_layer.linear"),
+    (r"^norm_out\.linear$", "final_layer.adaLN_modulation.1/swapped"),
+];
+
+const WAN: Replacements = &[
+    (r"condition_embedder\.(time|text)_embedder\.linear_2", "${1}_embedding.2"),
+    (r"condition_embedder\.(time|text)_embedder\.linear_1", "${1}_embedding.0"),
+    (r"condition_embedder\.time_proj", "time_projection.1"),
+    (r"condition_embedder\.image_embedder\.ff\.net\.0\.proj", "img_emb.proj.1"),
+    (r"condition_embedder\.image_embedder\.ff\.net\.2", "img_emb.proj.3"),
+    (r"\.attn1\.", ".self_attn."),
+    (r"\.attn2\.", ".cross_attn."),
+    (r"\.to_out\.0", ".o"),
+    (r"\.to_([qkv])", ".${1}"),
+    (r"\.add_([kv])_proj", ".${1}_img"),
+    (r"\.ffn\.net\.0\.proj", ".ffn.0"),
+    (r"\.ffn\.net\.2", ".ffn.2"),
+    ("proj_out", "head.head"),
+];
+
+const Z_IMAGE: Replacements = &[
+    (r"\.attention\.to_([qkv])$", ".attention.qkv/${1}"),
+    (r"\.attention\.to_out\.0", ".attention.out"),
+    (r"all_final_layer\.2-1\.", "final_layer."),
+    (r"all_x_embedder\.2-1", "x_embedder"),
+];
+
+/// Families of diffusion models whose files have other names than diffusers, and rows of several modules in a tensor: names
+/// that show the family.
+const FAMILIES: [(&[&str], Replacements); 3] = [
+    (&["double_blocks.0.img_attn.qkv"], FLUX),
+    (&["blocks.0.self_attn.q", "head.head"], WAN),
+    (&["layers.0.attention.qkv"], Z_IMAGE),
+];
 
 const CONTAINERS: &[&str] = &["model.diffusion_model.", "diffusion_model.", "transformer.", "unet."];
 
@@ -116,12 +171,12 @@ impl<'m> BaseNames<'m> {
         let shared = |container: &&&str| 2 * tensors.iter().filter(|it| it.name.starts_with(**container)).count();
         let container = CONTAINERS.iter().find(|it| shared(it) > tensors.len()).copied().unwrap_or("");
         let by_name: HashMap<&str, usize> = tensors.iter().enumerate().map(|(at, it)| (it.name, at)).collect();
-        let stem = |name: &'m str| name.strip_suffix(".weight").unwrap_or(name);
         let mut stems: HashMap<&str, usize> = HashMap::new();
-        let full = tensors.iter().map(|it| it.name);
-        let inner = tensors.iter().map(|it| it.name.strip_prefix(container).unwrap_or(it.name));
-        for (at, name) in (0..tensors.len()).zip(full).chain((0..tensors.len()).zip(inner)) {
-            stems.entry(stem(name)).or_insert(at);
+        for (start, (at, tensor)) in
+            ["", container].iter().flat_map(|it| tensors.iter().enumerate().map(move |at| (it, at)))
+        {
+            let name = tensor.name.strip_prefix(start).unwrap_or(tensor.name);
+            stems.entry(name.strip_suffix(".weight").unwrap_or(name)).or_insert(at);
         }
         let mut underscored: HashMap<String, Vec<usize>> = HashMap::new();
         for (stem, at) in &stems {
@@ -130,25 +185,32 @@ impl<'m> BaseNames<'m> {
         for places in underscored.values_mut() {
             places.sort_unstable();
         }
-        let (mut banks, mut singles) = (HashSet::new(), HashMap::<&str, HashSet<u64>>::new());
+        let mut banks: HashMap<&str, HashSet<u64>> = HashMap::new();
         for tensor in &tensors {
             for (at, _) in tensor.name.match_indices("experts.") {
                 let (bank, rest) = (&tensor.name[..at + "experts".len()], &tensor.name[at + "experts.".len()..]);
-                banks.insert(bank);
-                if let Some(number) = rest.split('.').next().and_then(|number| number.parse().ok()) {
-                    singles.entry(bank).or_default().insert(number);
-                }
+                let number = rest.split('.').next().and_then(|number| number.parse::<u64>().ok());
+                banks.entry(bank).or_default().extend(number);
             }
         }
-        let has = |name: &str| stems.contains_key(name);
-        let family = if has("double_blocks.0.img_attn.qkv") {
-            Some(DiffusionFamily::Flux)
-        } else if has("blocks.0.self_attn.q") && has("head.head") {
-            Some(DiffusionFamily::Wan)
-        } else {
-            has("layers.0.attention.qkv").then_some(DiffusionFamily::ZImage)
-        };
-        Self { tensors, by_name, container, stems, underscored, banks, singles, family }
+        let family = FAMILIES.iter().find(|(shown_by, _)| shown_by.iter().all(|stem| stems.contains_key(stem)));
+        let rows = family.map_or(&[][..], |(_, rows)| rows).iter();
+        let replacements = rows.map(|(part, own)| (Regex::new(part).expect("the rows are patterns"), *own)).collect();
+        Self { tensors, by_name, container, stems, underscored, banks, replacements }
+    }
+
+    /// Returns the place of a whole tensor: its first dimension, and all others.
+    pub(super) fn whole(&self, tensor: usize) -> MergePlace {
+        let shape = self.tensors[tensor].shape;
+        let rows = shape.first().copied().unwrap_or(1);
+        MergePlace { tensor, start: 0, rows, columns: shape.iter().skip(1).product(), swaps_halves: false }
+    }
+
+    /// Returns the place of a matrix of a stack.
+    pub(super) fn matrix(&self, tensor: usize, at: u64) -> MergePlace {
+        let stack = self.whole(tensor);
+        let rows = self.tensors[tensor].shape.get(1).copied().unwrap_or(1);
+        MergePlace { start: at * stack.columns, rows, columns: stack.columns / rows.max(1), ..stack }
     }
 
     /// Returns a tensor by its whole name, with or without the container.
@@ -164,11 +226,11 @@ impl<'m> BaseNames<'m> {
     }
 
     /// Returns the place that a module of kohya names.
-    pub(super) fn underscored(&self, module: &str) -> Result<Option<DeltaTarget>> {
+    pub(super) fn underscored(&self, module: &str) -> Result<Option<MergePlace>> {
         for prefix in KOHYA_PREFIXES {
             let found = module.strip_prefix(prefix).and_then(|rest| self.underscored.get(rest));
             match found.map(Vec::as_slice) {
-                Some([one]) => return Ok(Some(DeltaTarget::whole(*one))),
+                Some([one]) => return Ok(Some(self.whole(*one))),
                 Some(several) => {
                     let names = first_few(several.iter().map(|at| self.tensors[*at].name), 3);
                     let what = format!("the module '{}' is ambiguous: it could be {names}", shorten(module));
@@ -181,37 +243,51 @@ impl<'m> BaseNames<'m> {
     }
 
     /// Returns the place that a module with dots names.
-    pub(super) fn dotted(&self, module: &str) -> Option<DeltaTarget> {
+    pub(super) fn dotted(&self, module: &str) -> Option<MergePlace> {
         let module = &*module.replace(".processor", "");
-        let whole = |name: &str| self.stems.get(name).map(|at| DeltaTarget::whole(*at));
+        let whole = |name: &str| self.find_stem(name).map(|at| self.whole(at));
         whole(module)
             .or_else(|| self.expert_in_stack(module))
             .or_else(|| whole(&moved(module)))
             .or_else(|| whole(&format!("{module}.0")).filter(|_| module.ends_with("to_out")))
-            .or_else(|| match self.family? {
-                DiffusionFamily::Flux => self.of_flux(module),
-                DiffusionFamily::Wan => whole(&of_wan(module)),
-                DiffusionFamily::ZImage => self.of_z_image(module),
-            })
+            .or_else(|| self.of_family(module))
     }
 
     /// Returns the place of an expert that the base stores in a stack.
-    fn expert_in_stack(&self, module: &str) -> Option<DeltaTarget> {
+    fn expert_in_stack(&self, module: &str) -> Option<MergePlace> {
         let (expert, own) = module.rsplit_once('.')?;
         let (bank, number) = expert.rsplit_once('.')?;
         let number: u64 = number.parse().ok().filter(|_| bank.ends_with(".experts"))?;
-        let half = match own {
-            "gate_proj" | "w1" => Some(0),
-            "up_proj" | "w3" => Some(1),
-            "down_proj" | "w2" => None,
+        let (stack, half) = match own {
+            "gate_proj" | "w1" => ("gate_up_proj", Some(0)),
+            "up_proj" | "w3" => ("gate_up_proj", Some(1)),
+            "down_proj" | "w2" => ("down_proj", None),
             _ => return None,
         };
-        let stack = if half.is_some() { "gate_up_proj" } else { "down_proj" };
         let tensor =
             [bank.to_owned(), moved(bank)].iter().find_map(|bank| self.find_stem(&format!("{bank}.{stack}")))?;
-        let &[experts, rows, _] = self.tensors[tensor].shape else { return None };
-        let rows = half.map(|half| (half * (rows / 2), rows / 2));
-        (number < experts).then_some(DeltaTarget { tensor, expert: Some(number), rows, swaps_halves: false })
+        let &[experts, _, _] = self.tensors[tensor].shape else { return None };
+        let matrix = (number < experts).then(|| self.matrix(tensor, number))?;
+        Some(half.map_or(matrix, |half| matrix.rows_from(half * (matrix.rows / 2), matrix.rows / 2)))
+    }
+
+    /// Returns the place of a module that diffusers names otherwise.
+    fn of_family(&self, module: &str) -> Option<MergePlace> {
+        let replaced = |name: String, (part, own): &(Regex, &str)| part.replace_all(&name, *own).into_owned();
+        let name = self.replacements.iter().fold(module.to_owned(), replaced);
+        let (stem, rows) = name.split_once('/').filter(|_| !module.contains('/')).unwrap_or((&name, ""));
+        let place = self.whole(self.find_stem(stem)?);
+        match rows {
+            "" => Some(place),
+            "swapped" => Some(MergePlace { swaps_halves: true, ..place }),
+            // Each has as many rows as its input has values; those of an MLP behind them are the rest.
+            _ => {
+                let at = ["q", "k", "v", "mlp"].iter().position(|it| *it == rows)? as u64;
+                let rest = place.rows.checked_sub(at * place.columns)?;
+                let rows = if rows == "mlp" { rest } else { place.columns };
+                (rows <= rest).then(|| place.rows_from(at * place.columns, rows))
+            }
+        }
     }
 
     pub(super) fn find_stem(&self, stem: &str) -> Option<usize> {
@@ -220,94 +296,13 @@ impl<'m> BaseNames<'m> {
 
     /// Returns the name of a bank of experts, as the base writes it.
     pub(super) fn bank(&self, module: &str) -> Option<String> {
-        let is_bank = |name: &String| name.ends_with("experts") && self.banks.contains(name.as_str());
+        let is_bank = |name: &String| name.ends_with("experts") && self.banks.contains_key(name.as_str());
         [module.to_owned(), moved(module)].into_iter().find(is_bank)
     }
 
     /// Returns the numbers of the experts of a bank that are stored one by one.
     pub(super) fn singles(&self, bank: &str) -> Option<&HashSet<u64>> {
-        self.singles.get(bank)
-    }
-
-    /// Returns equal parts of the rows of a tensor, counted from 0.
-    fn part(&self, stem: &str, at: u64, parts: u64) -> Option<DeltaTarget> {
-        let tensor = self.find_stem(stem)?;
-        let rows = *self.tensors[tensor].shape.first()? / parts;
-        Some(DeltaTarget { rows: Some((at * rows, rows)), ..DeltaTarget::whole(tensor) })
-    }
-
-    fn of_flux(&self, module: &str) -> Option<DeltaTarget> {
-        let whole = |stem: String| self.find_stem(&stem).map(DeltaTarget::whole);
-        let numbered = |prefix: &str| module.strip_prefix(prefix).and_then(|rest| rest.split_once('.'));
-        if let Some((number, rest)) = numbered("transformer_blocks.") {
-            let block = format!("double_blocks.{number}");
-            let of_qkv = |own: &str| ["q", "k", "v"].iter().position(|it| *it == own).map(|at| at as u64);
-            if let Some(at) = rest.strip_prefix("attn.to_").and_then(of_qkv) {
-                return self.part(&format!("{block}.img_attn.qkv"), at, 3);
-            }
-            let added = rest.strip_prefix("attn.add_").and_then(|rest| rest.strip_suffix("_proj"));
-            if let Some(at) = added.and_then(of_qkv) {
-                return self.part(&format!("{block}.txt_attn.qkv"), at, 3);
-            }
-            let own = match rest {
-                "attn.to_out.0" => "img_attn.proj",
-                "attn.to_add_out" => "txt_attn.proj",
-                "norm1.linear" => "img_mod.lin",
-                "norm1_context.linear" => "txt_mod.lin",
-                "ff.net.0.proj" => "img_mlp.0",
-                "ff.net.2" => "img_mlp.2",
-                "ff_context.net.0.proj" => "txt_mlp.0",
-                "ff_context.net.2" => "txt_mlp.2",
-                _ => return None,
-            };
-            return whole(format!("{block}.{own}"));
-        }
-        if let Some((number, rest)) = numbered("single_transformer_blocks.") {
-            let block = format!("single_blocks.{number}");
-            let part = ["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"].iter().position(|it| *it == rest);
-            if let Some(part) = part {
-                let tensor = self.find_stem(&format!("{block}.linear1"))?;
-                let &[all, width] = self.tensors[tensor].shape else { return None };
-                let first = part as u64 * width;
-                let rows = if part < 3 { width } else { all.checked_sub(first)? };
-                return Some(DeltaTarget { rows: Some((first, rows)), ..DeltaTarget::whole(tensor) });
-            }
-            let own = match rest {
-                "proj_out" => "linear2",
-                "norm.linear" => "modulation.lin",
-                _ => return None,
-            };
-            return whole(format!("{block}.{own}"));
-        }
-        let own = match module {
-            "norm_out.linear" => {
-                let tensor = self.find_stem("final_layer.adaLN_modulation.1")?;
-                return Some(DeltaTarget { swaps_halves: true, ..DeltaTarget::whole(tensor) });
-            }
-            "x_embedder" => "img_in",
-            "context_embedder" => "txt_in",
-            "proj_out" => "final_layer.linear",
-            "time_text_embed.timestep_embedder.linear_1" => "time_in.in_layer",
-            "time_text_embed.timestep_embedder.linear_2" => "time_in.out_layer",
-            "time_text_embed.text_embedder.linear_1" => "vector_in.in_layer",
-            "time_text_embed.text_embedder.linear_2" => "vector_in.out_layer",
-            "time_text_embed.guidance_embedder.linear_1" => "guidance_in.in_layer",
-            "time_text_embed.guidance_embedder.linear_2" => "guidance_in.out_layer",
-            _ => return None,
-        };
-        whole(own.to_owned())
-    }
-
-    fn of_z_image(&self, module: &str) -> Option<DeltaTarget> {
-        let of_qkv = |own: &str| ["q", "k", "v"].iter().position(|it| *it == own);
-        if let Some((attention, at)) = module.rsplit_once(".to_").and_then(|(it, own)| Some((it, of_qkv(own)?)))
-            && attention.ends_with(".attention")
-        {
-            return self.part(&format!("{attention}.qkv"), at as u64, 3);
-        }
-        let name = module.replace(".attention.to_out.0", ".attention.out");
-        let name = name.replace("all_final_layer.2-1.", "final_layer.").replace("all_x_embedder.2-1", "x_embedder");
-        self.find_stem(&name).map(DeltaTarget::whole)
+        self.banks.get(bank)
     }
 
     /// Returns the rule under which the most modules have a place.
@@ -351,29 +346,4 @@ fn moved(module: &str) -> String {
     } else {
         module.replace(".block_sparse_moe.", ".mlp.")
     }
-}
-
-/// Returns the original name of a module of Wan in diffusers.
-fn of_wan(module: &str) -> String {
-    const NAMES: &[(&str, &str)] = &[
-        ("condition_embedder.time_embedder.linear_1", "time_embedding.0"),
-        ("condition_embedder.time_embedder.linear_2", "time_embedding.2"),
-        ("condition_embedder.text_embedder.linear_1", "text_embedding.0"),
-        ("condition_embedder.text_embedder.linear_2", "text_embedding.2"),
-        ("condition_embedder.time_proj", "time_projection.1"),
-        ("condition_embedder.image_embedder.ff.net.0.proj", "img_emb.proj.1"),
-        ("condition_embedder.image_embedder.ff.net.2", "img_emb.proj.3"),
-        (".attn1.", ".self_attn."),
-        (".attn2.", ".cross_attn."),
-        (".to_out.0", ".o"),
-        (".to_q", ".q"),
-        (".to_k", ".k"),
-        (".to_v", ".v"),
-        (".add_k_proj", ".k_img"),
-        (".add_v_proj", ".v_img"),
-        (".ffn.net.0.proj", ".ffn.0"),
-        (".ffn.net.2", ".ffn.2"),
-        ("proj_out", "head.head"),
-    ];
-    NAMES.iter().fold(module.to_owned(), |name, (old, new)| name.replace(old, new))
 }

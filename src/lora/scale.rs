@@ -1,11 +1,11 @@
-//! The scale of a module, from the config, the metadata, or a tensor.
+//! The scales that a config or the metadata of a file gives to modules.
 
-use super::adapter::{Adapter, Dialect};
 use crate::container::{Members, members};
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// A number for each module: a default, and patterns that take precedence.
 pub(super) struct ByModule {
@@ -15,36 +15,27 @@ pub(super) struct ByModule {
 }
 
 impl ByModule {
-    /// Reads a default and its patterns. `prefix` begins the keys of the metadata.
-    fn read(text: &str, default: &[&str], patterns_key: &str) -> Result<Self> {
+    /// Reads the patterns of a key.
+    fn read(default: Option<f64>, patterns: Option<&&RawValue>, key: &str) -> Result<Self> {
         /// Maximum number of patterns, each of which is tried for each module, and of regular expressions, which are compiled.
         const MOST: [usize; 2] = [1 << 12, 256];
-        let members = members(text).unwrap_or_default();
-        let number = |key: &&str| serde_json::from_str::<Value>(members.get(*key)?.get()).ok()?.as_f64();
-        let pairs: Option<Members<Value>> = match members.get(patterns_key) {
-            Some(raw) => serde_json::from_str(raw.get())
-                .map_err(|error| Error::new(format!("{patterns_key} cannot be read: {error}")))?,
-            None => None,
-        };
-        let pattern = |(key, value): (String, Value)| {
+        let pairs: Option<Members<Value>> = serde_json::from_str(patterns.map_or("null", |raw| raw.get()))
+            .map_err(|error| Error::new(format!("{key} cannot be read: {error}")))?;
+        let pattern = |(name, value): (String, Value)| {
             let number = value.as_f64().ok_or_else(|| {
-                Error::new(format!("{patterns_key} has a value for '{}' that is not a number", shorten(&key)))
+                Error::new(format!("{key} has a value for '{}' that is not a number", shorten(&name)))
             })?;
-            Ok((ModulePattern::new(&key)?, number))
+            Ok((ModulePattern::new(&name)?, number))
         };
         let pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
         if pairs.len() > MOST[0] {
-            return Err(Error::new(format!("{patterns_key} has more than {} patterns", MOST[0])));
+            return Err(Error::new(format!("{key} has more than {} patterns", MOST[0])));
         }
         let patterns = pairs.into_iter().map(pattern).collect::<Result<Vec<_>>>()?;
         if patterns.iter().filter(|(pattern, _)| matches!(pattern, ModulePattern::Regex(_))).count() > MOST[1] {
-            return Err(Error::new(format!("{patterns_key} has more than {} regular expressions", MOST[1])));
+            return Err(Error::new(format!("{key} has more than {} regular expressions", MOST[1])));
         }
-        Ok(Self { default: default.iter().find_map(number), patterns })
-    }
-
-    fn of(&self, module: &str) -> Option<f64> {
-        self.of_first(&[module])
+        Ok(Self { default, patterns })
     }
 
     /// Returns the number of the first name that a pattern matches, or the default.
@@ -104,51 +95,40 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// Returns what the file of an adapter gives, as its dialect defines. `None` if it gives nothing.
-    pub(super) fn of(adapter: &Adapter) -> Result<Option<Self>> {
-        match adapter.dialect {
-            Dialect::Peft => Self::of_config(adapter).map(Some),
-            Dialect::Kohya | Dialect::Dotted => {
-                let component = adapter.modules.first().and_then(|module| module.name.split('.').next());
-                Self::of_metadata(adapter, component.unwrap_or_default())
-            }
-            Dialect::Mlx | Dialect::Gguf => Ok(None),
-        }
-    }
-
-    /// Reads the config of PEFT.
-    fn of_config(adapter: &Adapter) -> Result<Self> {
-        let text = &adapter.config_text;
+    /// Reads a config of PEFT, or the metadata of a component of a model, with which keys begin. `alphas` are the names of
+    /// its alpha.
+    pub(super) fn read(text: &str, component: &str, alphas: &[&str]) -> Result<Self> {
+        let members = members(text).unwrap_or_default();
+        let key = |name: &str| format!("{component}{name}");
+        let value = |name: &str| serde_json::from_str::<Value>(members.get(&*key(name))?.get()).ok();
+        let by_module = |names: &[&str], patterns: &str| {
+            let default = names.iter().find_map(|name| value(name)?.as_f64());
+            let key = key(patterns);
+            ByModule::read(default, members.get(&*key), &key)
+        };
+        let is_lora = value("peft_type").is_none_or(|method| method == "LORA");
         Ok(Self {
-            rank: ByModule::read(text, &["r"], "rank_pattern")?,
-            alpha: ByModule::read(text, &["lora_alpha", "alpha"], "alpha_pattern")?,
-            is_rslora: adapter.config["use_rslora"] == true && adapter.config["peft_type"] == "LORA",
+            rank: by_module(&["r"], "rank_pattern")?,
+            alpha: by_module(alphas, "alpha_pattern")?,
+            is_rslora: is_lora && value("use_rslora") == Some(Value::Bool(true)),
         })
     }
 
-    /// Reads the metadata that diffusers writes, for the component of the model that these modules belong to. `None` if
-    /// there is none.
-    fn of_metadata(adapter: &Adapter, component: &str) -> Result<Option<Self>> {
-        let Some(text) = adapter.metadata("lora_adapter_metadata") else { return Ok(None) };
+    /// Reads the metadata that diffusers writes, for the component that a module belongs to. `None` if it gives nothing.
+    pub(super) fn of_metadata(text: &str, module: &str) -> Result<Option<Self>> {
         let all: Value = serde_json::from_str(text)
             .map_err(|error| Error::new(format!("lora_adapter_metadata is not JSON: {error}")))?;
         let Some(all) = all.as_object().filter(|all| !all.is_empty()) else { return Ok(None) };
-        let own = format!("{component}.");
-        let has_own = all.keys().any(|key| key.starts_with(&own));
-        let key = |name: &str| if has_own { format!("{own}{name}") } else { name.to_owned() };
-        let (rank, alpha) = (key("r"), key("lora_alpha"));
-        Ok(Some(Self {
-            rank: ByModule::read(text, &[&rank], &key("rank_pattern"))?,
-            alpha: ByModule::read(text, &[&alpha], &key("alpha_pattern"))?,
-            is_rslora: all.get(&key("use_rslora")).is_some_and(|value| *value == true),
-        }))
+        let component = format!("{}.", module.split('.').next().unwrap_or_default());
+        let is_own = all.keys().any(|key| key.starts_with(&component));
+        Self::read(text, if is_own { &component } else { "" }, &["lora_alpha"]).map(Some)
     }
 
     /// Returns the scale of a module, and its rank.
     pub(super) fn get(&self, module: &str) -> Result<(f64, f64)> {
-        let rank = self.rank.of(module).filter(|rank| *rank > 0.0);
+        let rank = self.rank.of_first(&[module]).filter(|rank| *rank > 0.0);
         let rank = rank.ok_or_else(|| Error::new("the rank r in its config is not a positive number"))?;
-        let alpha = self.alpha.of(module).filter(|alpha| alpha.is_finite());
+        let alpha = self.alpha.of_first(&[module]).filter(|alpha| alpha.is_finite());
         let alpha = alpha.ok_or_else(|| Error::new("its config has no lora_alpha: the scale is not known"))?;
         Ok((if self.is_rslora { alpha / rank.sqrt() } else { alpha / rank }, rank))
     }

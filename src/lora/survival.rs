@@ -5,8 +5,9 @@
 //! the delta: the columns of `B` and the rows of `A`. The projection is computed from Gram matrices: with `M = B^T E A^T`,
 //! the energy of the projected noise is `tr(G_B^+ M G_A^+ M^T)`.
 
-use super::matrix::{Delta, Matrix};
+use super::matrix::{Delta, LANES, Matrix};
 use super::merge::{How, Merge};
+use super::names::MergePlace;
 use crate::kernel::{Isa, Loop};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -26,13 +27,8 @@ pub(crate) struct Survivors<'s> {
 /// Sums over the elements of a weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SurvivalTally {
-    base: f64,
-    delta: f64,
-    arrived: f64,
-    moved: f64,
-    noise: f64,
-    /// The sum of noise times delta.
-    along: f64,
+    /// The squares of the base, the delta, what moved, and the noise; moved times delta, and noise times delta.
+    sums: [f64; 6],
     changed: u64,
     values: u64,
     spaces: Vec<SpaceTally>,
@@ -47,9 +43,7 @@ struct SpaceTally {
 
 /// The deltas of the same part of a weight, side by side.
 struct Space<'m> {
-    start: u64,
-    rows: u64,
-    columns: u64,
+    place: MergePlace,
     factors: Vec<(&'m Matrix, &'m Matrix)>,
     rank: usize,
 }
@@ -59,15 +53,12 @@ impl Merge {
     fn spaces(&self) -> Option<Vec<Space<'_>>> {
         let mut spaces: Vec<Space> = Vec::new();
         for change in &*self.changes {
-            let How::Add { delta: Delta::Product(left, right), swaps_halves: false, .. } = &change.how else {
+            let How::Add { delta: Delta::Product(left, right), .. } = &change.how else { return None };
+            if change.place.swaps_halves {
                 return None;
-            };
-            let same = spaces.last().is_some_and(|space| {
-                (space.start, space.rows, space.columns) == (change.start, change.rows, change.columns)
-            });
-            if !same {
-                let (start, rows, columns) = (change.start, change.rows, change.columns);
-                spaces.push(Space { start, rows, columns, factors: Vec::new(), rank: 0 });
+            }
+            if spaces.last().is_none_or(|space| space.place != change.place) {
+                spaces.push(Space { place: change.place, factors: Vec::new(), rank: 0 });
             }
             let space = spaces.last_mut()?;
             space.factors.push((left, right));
@@ -94,66 +85,64 @@ impl SurvivalTally {
         let Some(spaces) = merge.spaces() else { return };
         self.spaces.resize_with(spaces.len(), SpaceTally::default);
         for (space, tally) in spaces.iter().zip(&mut self.spaces) {
-            let all = space.start..space.start + space.rows * space.columns;
-            let met = all.start.max(first)..all.end.min(first + errors.len() as u64);
-            if !met.is_empty() {
-                let errors = &errors[(met.start - first) as usize..(met.end - first) as usize];
-                space.add(tally, met.start - all.start, errors);
+            if let Some(met) = space.place.met(first, errors.len()) {
+                space.add(tally, first.saturating_sub(space.place.start), &errors[met]);
             }
         }
     }
 
     /// Adds the sums of the elements that follow.
     pub(crate) fn append(&mut self, next: &Self) {
-        self.base += next.base;
-        self.delta += next.delta;
-        self.arrived += next.arrived;
-        self.moved += next.moved;
-        self.noise += next.noise;
-        self.along += next.along;
+        add_to(&mut self.sums, &next.sums);
         self.changed += next.changed;
         self.values += next.values;
         self.spaces.resize_with(self.spaces.len().max(next.spaces.len()), SpaceTally::default);
         for (sum, next) in self.spaces.iter_mut().zip(&next.spaces) {
             for (sums, next) in [(&mut sum.gram, &next.gram), (&mut sum.core, &next.core)] {
                 sums.resize(sums.len().max(next.len()), 0.0);
-                sums.iter_mut().zip(next).for_each(|(sum, next)| *sum += next);
+                add_to(sums, next);
             }
         }
     }
 
-    /// Returns the figures of a weight of this number of elements; `None` without a delta.
-    pub(crate) fn figures(&self, merge: &Merge, elements: u64) -> Option<DeltaFigures> {
-        if self.delta <= 0.0 || !self.delta.is_finite() || !self.moved.is_finite() || self.values == 0 {
+    /// Returns the figures of a weight of this number of elements; `None` without a delta. Without the changes of a tensor,
+    /// noise is not projected.
+    pub(crate) fn figures(&self, merge: Option<&Merge>, elements: u64) -> Option<DeltaFigures> {
+        let [base, delta, moved, noise, arrived, along] = self.sums;
+        if delta <= 0.0 || !delta.is_finite() || !moved.is_finite() || self.values == 0 {
             return None;
         }
-        let spaces = merge.spaces().filter(|spaces| spaces.len() == self.spaces.len());
+        let spaces = merge.and_then(Merge::spaces).filter(|spaces| spaces.len() == self.spaces.len());
         let projected: Option<f64> =
             spaces.map(|spaces| spaces.iter().zip(&self.spaces).map(|(space, it)| space.energy(it)).sum());
         // The energy of the delta, and of noise along it, grows with the number of values. The energy of other noise in
         // the space does not: the space has as many dimensions for some rows as for all.
         let share = elements as f64 / self.values as f64;
-        let along = self.along * self.along / self.delta;
+        let along = along * along / delta;
         let projected = projected.map(|noise| along * share + (noise - along).max(0.0));
         let decibels = |delta: f64, noise: f64| (noise > 0.0).then(|| 10.0 * (delta / noise).log10());
         Some(DeltaFigures {
-            delta_norm: (self.delta / self.base).sqrt(),
-            kept: self.arrived / self.delta,
-            delta_snr: projected.and_then(|noise| decibels(self.delta * share, noise)),
-            full_snr: decibels(self.delta, self.noise),
-            cosine: if self.moved > 0.0 { self.arrived / (self.delta * self.moved).sqrt() } else { 0.0 },
+            delta_norm: (delta / base).sqrt(),
+            kept: arrived / delta,
+            delta_snr: projected.and_then(|noise| decibels(delta * share, noise)),
+            full_snr: decibels(delta, noise),
+            cosine: if moved > 0.0 { arrived / (delta * moved).sqrt() } else { 0.0 },
             changed: self.changed as f64 / self.values as f64,
-            delta_energy: self.delta * share,
+            delta_energy: delta * share,
             noise_energy: projected,
             measured: self.values,
         })
     }
 }
 
+fn add_to(sums: &mut [f64], next: &[f64]) {
+    sums.iter_mut().zip(next).for_each(|(sum, next)| *sum += next);
+}
+
 impl Space<'_> {
     /// Adds the errors of some elements, which may begin and end within rows.
     fn add(&self, tally: &mut SpaceTally, first: u64, errors: &[f64]) {
-        let (rank, columns) = (self.rank, self.columns);
+        let (rank, columns) = (self.rank, self.place.columns);
         tally.gram.resize(rank * rank, 0.0);
         tally.core.resize(rank * rank, 0.0);
         let (mut right, mut left, mut products) = (Vec::new(), vec![0.0; rank], vec![0.0; rank]);
@@ -165,13 +154,7 @@ impl Space<'_> {
             let (now, rest) = errors.split_at(count as usize);
             if filled != (column..column + count) {
                 filled = column..column + count;
-                right.resize(rank * count as usize, 0.0);
-                let mut lines = right.chunks_exact_mut(count as usize);
-                for (_, matrix) in &self.factors {
-                    for (line, out) in (0..matrix.rows).zip(&mut lines) {
-                        matrix.read(line, filled.clone(), out);
-                    }
-                }
+                self.read_right(filled.clone(), &mut right);
             }
             let mut start = 0;
             for (matrix, _) in &self.factors {
@@ -194,34 +177,39 @@ impl Space<'_> {
         }
     }
 
+    /// Reads some columns of the right matrices.
+    fn read_right(&self, columns: Range<u64>, out: &mut Vec<f64>) {
+        let width = (columns.end - columns.start) as usize;
+        out.resize(self.rank * width, 0.0);
+        let mut lines = out.chunks_exact_mut(width);
+        for (_, matrix) in &self.factors {
+            for (line, out) in (0..matrix.rows).zip(&mut lines) {
+                matrix.read(line, columns.clone(), out);
+            }
+        }
+    }
+
     /// Returns the energy of the projected errors.
     fn energy(&self, tally: &SpaceTally) -> f64 {
         let rank = self.rank;
         if tally.core.len() != rank * rank {
             return 0.0; // no element of it was measured
         }
-        let mut right = vec![0.0; rank * self.columns as usize];
-        let mut lines = right.chunks_exact_mut(self.columns as usize);
-        for (_, matrix) in &self.factors {
-            for (line, out) in (0..matrix.rows).zip(&mut lines) {
-                matrix.read(line, 0..self.columns, out);
-            }
-        }
+        let mut right = Vec::new();
+        self.read_right(0..self.place.columns, &mut right);
+        let lines = right.chunks_exact(self.place.columns as usize);
         let mut gram = vec![0.0; rank * rank];
-        for (at, one) in right.chunks_exact(self.columns as usize).enumerate() {
-            for (to, other) in right.chunks_exact(self.columns as usize).enumerate().take(at + 1) {
+        for (at, one) in lines.clone().enumerate() {
+            for (to, other) in lines.clone().enumerate().take(at + 1) {
                 let product = Isa::chosen().run(Dot { one, other });
                 (gram[at * rank + to], gram[to * rank + at]) = (product, product);
             }
         }
-        let (left, right) = (inverse_roots(&tally.gram, rank), inverse_roots(&gram, rank));
-        let whitened = multiplied(&multiplied(&left, &tally.core, rank), &transposed(&right, rank), rank);
-        whitened.iter().map(|value| value * value).sum()
+        let [left, right] = [&tally.gram, &gram].map(|gram| inverse_roots(gram, rank));
+        let core = Matrix::computed(tally.core.clone(), [rank as u64; 2]);
+        left.times(&core).times(&right.transposed()).all().iter().map(|value| value * value).sum()
     }
 }
-
-/// Number of partial sums that are kept side by side, so that loops vectorize.
-const LANES: usize = 8;
 
 /// Adds sums of elements to a tally, without spaces, and computes the errors.
 struct Count<'c> {
@@ -250,22 +238,16 @@ impl Loop for Count<'_> {
                 let error = stored_merged[lane] - merged[lane];
                 sums[0][lane] += base[lane] * base[lane];
                 sums[1][lane] += delta * delta;
-                sums[2][lane] += moved * delta;
-                sums[3][lane] += moved * moved;
-                sums[4][lane] += error * error;
+                sums[2][lane] += moved * moved;
+                sums[3][lane] += error * error;
+                sums[4][lane] += moved * delta;
                 sums[5][lane] += error * delta;
                 changed[lane] += u64::from(moved != 0.0);
                 own[lane] = error;
             }
             errors.copy_from_slice(&own[..errors.len()]);
         }
-        let [base, delta, arrived, moved, noise, along] = sums.map(|lanes| lanes.into_iter().sum::<f64>());
-        tally.base += base;
-        tally.delta += delta;
-        tally.arrived += arrived;
-        tally.moved += moved;
-        tally.noise += noise;
-        tally.along += along;
+        add_to(&mut tally.sums, &sums.map(|lanes| lanes.into_iter().sum()));
         tally.changed += changed.iter().sum::<u64>();
     }
 }
@@ -305,23 +287,9 @@ impl Loop for Dot<'_> {
     }
 }
 
-fn multiplied(one: &[f64], other: &[f64], size: usize) -> Vec<f64> {
-    let mut product = vec![0.0; size * size];
-    for (row, out) in one.chunks_exact(size).zip(product.chunks_exact_mut(size)) {
-        for (factor, line) in row.iter().zip(other.chunks_exact(size)) {
-            out.iter_mut().zip(line).for_each(|(sum, value)| *sum += factor * value);
-        }
-    }
-    product
-}
-
-fn transposed(matrix: &[f64], size: usize) -> Vec<f64> {
-    (0..size * size).map(|at| matrix[at % size * size + at / size]).collect()
-}
-
 /// Returns `X` with `X^T X` the pseudo-inverse of a symmetric matrix, by Jacobi's rotations: rows are eigenvectors divided by
 /// the roots of their eigenvalues, or zero for eigenvalues near 0.
-fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
+fn inverse_roots(matrix: &[f64], size: usize) -> Matrix {
     /// Maximum number of passes; a few are enough.
     const PASSES: usize = 30;
     /// Share of the largest eigenvalue below which one counts as 0.
@@ -345,15 +313,13 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
                 let tangent = if angle == 0.0 { 1.0 } else { tangent };
                 let turn = 1.0 / tangent.hypot(1.0);
                 let lift = tangent * turn;
-                for at in 0..size {
-                    let (x, y) = (work[at * size + one], work[at * size + two]);
-                    (work[at * size + one], work[at * size + two]) = (turn * x - lift * y, lift * x + turn * y);
-                }
+                let rotate = |values: &mut [f64], one: usize, two: usize| {
+                    let (x, y) = (values[one], values[two]);
+                    (values[one], values[two]) = (turn * x - lift * y, lift * x + turn * y);
+                };
+                (0..size).for_each(|at| rotate(&mut work, at * size + one, at * size + two));
                 for values in [&mut work, &mut vectors] {
-                    for at in 0..size {
-                        let (x, y) = (values[one * size + at], values[two * size + at]);
-                        (values[one * size + at], values[two * size + at]) = (turn * x - lift * y, lift * x + turn * y);
-                    }
+                    (0..size).for_each(|at| rotate(values, one * size + at, two * size + at));
                 }
             }
         }
@@ -366,7 +332,7 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Vec<f64> {
             *element *= factor;
         }
     }
-    vectors
+    Matrix::computed(vectors, [size as u64; 2])
 }
 
 /// Figures about the rest of the delta of a weight.
@@ -395,36 +361,35 @@ pub struct DeltaFigures {
 mod tests {
     use super::super::merge::WeightChange;
     use super::*;
+    use crate::random::random;
 
     #[test]
     fn the_inverse_of_a_gram_matrix_is_found_with_and_without_full_rank() {
         // [[4, 2], [2, 3]] has the inverse [[3, -2], [-2, 4]] / 8.
-        let roots = inverse_roots(&[4.0, 2.0, 2.0, 3.0], 2);
-        let inverse = multiplied(&transposed(&roots, 2), &roots, 2);
-        for (found, wanted) in inverse.iter().zip([0.375, -0.25, -0.25, 0.5]) {
-            assert!((found - wanted).abs() < 1e-14, "{inverse:?}");
-        }
+        let inverse = |gram| {
+            let roots = inverse_roots(gram, 2);
+            roots.transposed().times(&roots).all()
+        };
+        let found = inverse(&[4.0, 2.0, 2.0, 3.0]);
+        let is_near = |(found, wanted): (&f64, f64)| (found - wanted).abs() < 1e-14;
+        assert!(found.iter().zip([0.375, -0.25, -0.25, 0.5]).all(is_near), "{found:?}");
         // The pseudo-inverse of [[1, 1], [1, 1]] is a quarter of it.
-        let roots = inverse_roots(&[1.0; 4], 2);
-        let inverse = multiplied(&transposed(&roots, 2), &roots, 2);
-        assert!(inverse.iter().all(|value| (value - 0.25).abs() < 1e-14), "{inverse:?}");
+        let found = inverse(&[1.0; 4]);
+        assert!(found.iter().zip([0.25; 4]).all(is_near), "{found:?}");
     }
 
     #[test]
     fn some_rows_of_a_weight_tell_the_signal_to_noise_ratio_of_all() {
         let [rows, columns, rank] = [512_u64, 64, 8];
-        let mut state = 1_u64;
+        let mut next = random(1);
         let mut random = |count: u64| -> Vec<f64> {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
-            };
-            (0..count).map(|_| next()).collect()
+            (0..count).map(|_| (next() >> 11) as f64 / (1_u64 << 53) as f64 - 0.5).collect()
         };
         let left = Matrix::computed(random(rows * rank), [rows, rank]);
         let right = Matrix::computed(random(rank * columns), [rank, columns]);
-        let how = How::Add { delta: Delta::Product(left, right), factor: 1.0, swaps_halves: false };
-        let merge = Merge::new(vec![WeightChange { start: 0, rows, columns, how }]);
+        let how = How::Add { delta: Delta::Product(left, right), factor: 1.0 };
+        let place = MergePlace { tensor: 0, start: 0, rows, columns, swaps_halves: false };
+        let merge = Merge::new(vec![WeightChange { place, how }]);
         let (base, noise) = (random(rows * columns), random(rows * columns));
         let mut merged = base.clone();
         merge.apply(0, &mut merged, &|_, _| Ok(())).unwrap();
@@ -438,7 +403,7 @@ mod tests {
             let mut errors = Vec::new();
             tally.count(&Survivors { base, merged, stored_base, stored_merged }, &mut errors);
             tally.project(&merge, 0, &errors);
-            tally.figures(&merge, noise.len() as u64).unwrap()
+            tally.figures(Some(&merge), noise.len() as u64).unwrap()
         };
         let (all, some) = (figures(rows), figures(rows / 8));
         assert!((all.kept - 1.0).abs() < 1e-12 && (some.kept - 1.0).abs() < 1e-12, "{all:?} {some:?}");

@@ -38,7 +38,7 @@ impl CodesOrigin {
             CodesSource::Recovered(_, _, ScaleMatch::Equivalent) => Self::Equivalent,
             CodesSource::Values { unrecovered: Some(_), .. } => Self::Quantized,
             CodesSource::Values { .. } => weight.rows.decoder().map(|_| Self::Requantized)?,
-            CodesSource::Copied => Self::Exact,
+            CodesSource::Copied | CodesSource::Transposed(_) => Self::Exact,
             CodesSource::Cast(_) => return None,
             CodesSource::Moved(transcoder) => match transcoder.fidelity() {
                 Fidelity::Exact => Self::Exact,

@@ -4,6 +4,7 @@
 //! options in effect: see [`RecordedOptions`]. Options that change no byte of the output are not recorded.
 
 mod contents;
+mod defect;
 #[cfg(feature = "cli")]
 pub(crate) mod parsers;
 mod quantize;
@@ -18,18 +19,19 @@ pub use crate::operator::promote::PromoteAttributes;
 pub use crate::quant::{Arithmetic, EncodeArithmetic, Group, Rotation, ScaleChoice};
 pub use crate::select::{Pattern, Rename, Rule};
 pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
+pub use defect::Defect;
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
-pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
+pub use shared::{GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
 
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
 use crate::select::Selection;
 use serde::Serialize;
+use shared::texts;
 #[cfg(feature = "cli")]
 pub(crate) use shared::{ROOT, ROOT_NOTE, TAKE_RANK, TAKE_RANK_NOTE};
-use shared::{condition_names, texts};
 pub(crate) use task::Task;
 
 /// Options of `cast`: converts values by the rules of ONNX Cast.
@@ -68,12 +70,19 @@ pub struct CastOptions {
     pub attributes: CastAttributes,
 
     /// Exit with 3 on a loss: saturated, flushed, ...
-    #[serde(serialize_with = "condition_names")]
     #[cfg_attr(
         feature = "cli",
-        arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true, help_heading = "Values")
+        arg(
+            long,
+            value_name = "LIST",
+            value_delimiter = ',',
+            value_parser = Defect::parser(Defect::OF_VALUES),
+            requires_if("lost", "lora"),
+            hide_possible_values = true,
+            help_heading = "Values"
+        )
     )]
-    pub fail_on: Vec<Condition>,
+    pub fail_on: Vec<Defect>,
 
     /// Compare results with sources: errors, SQNR
     ///
@@ -147,12 +156,19 @@ pub struct DequantizeOptions {
     pub keep_activation_scales: bool,
 
     /// Fail, and write nothing, if one of these happens to a value; repeatable, or separated by commas
-    #[serde(serialize_with = "condition_names")]
     #[cfg_attr(
         feature = "cli",
-        arg(long, value_name = "WHAT", value_delimiter = ',', help_heading = "Reports", hide_short_help = true)
+        arg(
+            long,
+            value_name = "WHAT",
+            value_delimiter = ',',
+            value_parser = Defect::parser(Defect::OF_VALUES),
+            requires_if("lost", "lora"),
+            help_heading = "Reports",
+            hide_short_help = true
+        )
     )]
-    pub fail_on: Vec<Condition>,
+    pub fail_on: Vec<Defect>,
 
     /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
     ///
@@ -185,7 +201,7 @@ impl DequantizeOptions {
 
     /// True if values that the target cannot represent are counted.
     pub(crate) fn counts_inexact(&self) -> bool {
-        self.fail_on.contains(&Condition::Lost(Loss::Inexact))
+        self.fail_on.contains(&Defect::Value(Condition::Lost(Loss::Inexact)))
     }
 }
 

@@ -112,9 +112,10 @@ pub struct QuantizeOptions {
         feature = "cli",
         arg(
             long,
-            value_enum,
             value_name = "WHAT",
             value_delimiter = ',',
+            value_parser = Defect::parser(Defect::OF_WEIGHTS),
+            requires_if("lost", "lora"),
             help_heading = "Reports",
             hide_short_help = true
         )

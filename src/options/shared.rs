@@ -6,7 +6,6 @@ use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, Naming};
 use crate::dtype::Dtype;
 use crate::error;
-use crate::kernel::Condition;
 use crate::select::{Pattern, Rename, Selection};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
@@ -268,19 +267,6 @@ impl ShardOptions {
     }
 }
 
-/// A defect of a quantized weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum Defect {
-    /// Values beyond the largest code of their group by more than half a step
-    Clipped,
-    /// Groups whose scale is too small for its type
-    Underflowed,
-    /// Values that become infinite in float16, the type of the weight in the input
-    Infinite,
-}
-
 /// A number of bytes: `5GB`, `500MB`, `2GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size(pub u64);
@@ -315,11 +301,6 @@ impl std::str::FromStr for Size {
 
 pub(super) fn texts<T: Display, S: Serializer>(items: &[T], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(items.iter().map(T::to_string))
-}
-
-/// Serializes conditions by their names on the command line.
-pub(super) fn condition_names<S: Serializer>(conditions: &[Condition], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(conditions.iter().map(|condition| condition.name().replace('_', "-")))
 }
 
 /// Serializes the minimum number of elements, or nothing if it is the default.

@@ -8,7 +8,7 @@ use crate::kernel::{Counts, Loss};
 use crate::options::StochasticRounding;
 use crate::quant::{
     BlockWeightEncoder, Dither, EncodeTally, EncodedPart, Extremes, Neighbours, Recoverer, ScaleMatch, SharedScale,
-    Transcoder, WeightEncoder,
+    Transcoder, Transposer, WeightEncoder,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub(crate) enum CodesSource<'a> {
     RecoveredBlocks(Arc<BlockWeightEncoder>),
     /// They are moved from the layout of the input.
     Moved(Arc<Transcoder>),
+    /// They are moved to the transpose, in a model.
+    Transposed(Arc<Transposer>),
     /// They are the blocks of the input, which has them in the same format.
     Copied,
     /// There are none: the values become plain numbers.
@@ -127,7 +129,7 @@ impl Quantization<'_> {
     pub(crate) fn row_bytes(&self) -> u64 {
         let encoder = &self.rows.encoder;
         match &self.codes {
-            CodesSource::Moved(_) | CodesSource::Copied => {
+            CodesSource::Moved(_) | CodesSource::Transposed(_) | CodesSource::Copied => {
                 let output: u64 = encoder.parts().iter().map(EncodedPart::byte_len).sum();
                 self.rows.bytes(&(0..encoder.rows())).max(output).div_ceil(encoder.rows().max(1))
             }
@@ -150,6 +152,12 @@ impl Quantization<'_> {
             CodesSource::Moved(transcoder) => {
                 let parts = self.rows.parts(&rows)?;
                 transcoder.transcode(rows, &parts, outputs, tally);
+                Ok(())
+            }
+            CodesSource::Transposed(transposer) => {
+                // A new row consists of codes of all rows.
+                let parts = self.rows.parts(&(0..self.rows.encoder.rows()))?;
+                transposer.transpose(rows, &parts, outputs, tally);
                 Ok(())
             }
             CodesSource::Recovered(recoverer, shared, _) => {

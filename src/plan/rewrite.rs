@@ -166,7 +166,7 @@ fn place(
         }
         Operation::Encode(weight) => {
             let parts = weight.rows.encoder.parts();
-            let names = graph.part_names(&step.sources[0].tensor.name, parts[0].dtype, form(&weight.rows.encoder));
+            let names = graph.part_names(&weight.name, parts[0].dtype, form(&weight.rows.encoder));
             for (result, name) in step.results.iter_mut().zip(names) {
                 result.name = Cow::Owned(name);
             }

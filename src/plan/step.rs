@@ -379,8 +379,10 @@ impl<'a> Step<'a> {
                 new.unwrap_or(&self.source().shape)
             }
             Operation::Decode(decoder) => decoder.shape(),
-            // In a model the tensor keeps its shape, and the encoder takes a matrix.
-            Operation::Encode(weight) if weight.rows.encoder.axis().is_some() => &self.source().shape,
+            // In a model the tensor keeps its shape, and the encoder takes a matrix, as which codes are moved.
+            Operation::Encode(weight) if weight.rows.encoder.axis().is_some() && weight.rows.decoder().is_none() => {
+                &self.source().shape
+            }
             Operation::Encode(weight) => weight.rows.encoder.shape(),
         }
     }

@@ -3,7 +3,6 @@
 use super::quantization::{CodesSource, Quantization};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::kernel::{Kernel, Rules, Storage};
 use crate::lora::{Merge, SurvivalTally, Survivors, narrow, widen};
 use crate::quant::{EncodeTally, Extremes, WeightEncoder};
 use std::ops::Range;
@@ -27,7 +26,7 @@ pub(crate) struct FewRows {
 }
 
 impl Quantization<'_> {
-    /// Returns the only changes of its values, if adapters change them.
+    /// Returns the changes of its values, if they are those of one tensor.
     pub(crate) fn merge(&self) -> Option<&Merge> {
         let mut merges = self.rows.merges();
         merges.next().filter(|_| merges.next().is_none())
@@ -42,13 +41,15 @@ impl Quantization<'_> {
         outputs: &[&mut [u8]],
         few: &mut FewRows,
     ) -> Result<Option<SurvivalTally>> {
-        let Some(merge) = self.merge() else { return Ok(None) };
+        if self.rows.merges().next().is_none() {
+            return Ok(None);
+        }
         let encoder = &self.rows.encoder;
         let every = (encoder.rows() * encoder.columns()).div_ceil(ENOUGH).max(1);
         if !(rows.start / (rows.end - rows.start).max(1)).is_multiple_of(every) {
             return Ok(None);
         }
-        let (mut tally, mut first) = (SurvivalTally::default(), None);
+        let mut tally = SurvivalTally::default();
         few.errors.clear();
         let whole = encoder.part_ranges(rows.clone());
         let row_bytes = values.len() / (rows.end - rows.start).max(1) as usize;
@@ -61,25 +62,26 @@ impl Quantization<'_> {
                 &output[start..][..(range.end - range.start) as usize]
             });
             let [before, after] = [part.start, part.end].map(|row| (row - rows.start) as usize * row_bytes);
-            let Some(at) = self.compare(&part, &values[before..after], &places.collect::<Vec<_>>(), few)? else {
+            if !self.compare(&part, &values[before..after], &places.collect::<Vec<_>>(), few)? {
                 return Ok(None);
-            };
-            first.get_or_insert(at);
+            }
             let FewRows { base, merged, stored_base, stored_merged, errors, .. } = &mut *few;
             tally.count(&Survivors { base, merged, stored_base, stored_merged }, errors);
         }
-        tally.project(merge, first.unwrap_or_default(), &few.errors);
+        if let (Some(merge), Some(first)) = (self.merge(), self.rows.first_element(rows)) {
+            tally.project(merge, first, &few.errors);
+        }
         Ok(Some(tally))
     }
 
-    /// Finds the values of a few rows without and with the changes of adapters, and those that are stored for both. Returns
-    /// the first element of the rows in their tensor; `None` if they cannot be compared.
-    fn compare(&self, rows: &Range<u64>, values: &[u8], outputs: &[&[u8]], few: &mut FewRows) -> Result<Option<u64>> {
+    /// Finds the values of a few rows without and with the changes of adapters, and those that are stored for both. False if
+    /// they cannot be compared.
+    fn compare(&self, rows: &Range<u64>, values: &[u8], outputs: &[&[u8]], few: &mut FewRows) -> Result<bool> {
         let FewRows { bytes, base, merged, stored_base, stored_merged, .. } = few;
-        let Some(first) = self.rows.base_values(rows, bytes, base)? else { return Ok(None) };
+        self.rows.base_values(rows, bytes, base)?;
         widen(self.rows.dtype(), values, merged);
         if !self.stored_values(rows, outputs, bytes, stored_merged)? {
-            return Ok(None);
+            return Ok(false);
         }
         match (self.rows.decoder(), &self.codes) {
             // Its values are on the grid already.
@@ -89,17 +91,13 @@ impl Quantization<'_> {
             }
             (None, CodesSource::Cast(conversion)) => {
                 let target = conversion.to.dtype();
-                let [from, to] = [Dtype::Float64, target].map(Storage::packed);
-                let Some(kernel) = Kernel::cast(from, to, &Rules::default()) else { return Ok(None) };
-                narrow(base, Dtype::Float64, bytes);
-                let mut written = vec![0; base.len() * target.bits() as usize / 8];
-                if kernel.run(bytes, &mut written, base.len()).is_err() {
-                    return Ok(None);
+                if narrow(base, target, bytes).is_none() {
+                    return Ok(false);
                 }
-                widen(target, &written, stored_base);
+                widen(target, bytes, stored_base);
             }
             (None, _) => {
-                narrow(base, self.rows.dtype(), bytes);
+                narrow(base, self.rows.dtype(), bytes).expect("merged values are floats");
                 let mut written: Vec<Vec<u8>> = outputs.iter().map(|output| vec![0; output.len()]).collect();
                 let mut places: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
                 let mut tally = EncodeTally::default();
@@ -107,11 +105,11 @@ impl Quantization<'_> {
                 let encoded = self.rows.encoder.encode(rows.clone(), bytes, self.extremes(), &mut places, &mut tally);
                 let outputs: Vec<&[u8]> = written.iter().map(|bytes| &bytes[..]).collect();
                 if encoded.is_err() || !self.stored_values(rows, &outputs, bytes, stored_base)? {
-                    return Ok(None);
+                    return Ok(false);
                 }
             }
         }
-        Ok(Some(first))
+        Ok(true)
     }
 
     fn extremes(&self) -> &Extremes {

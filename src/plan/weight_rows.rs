@@ -201,21 +201,19 @@ impl<'a> WeightRows<'a> {
         merged.into_iter().flat_map(|merged| merged.merges.iter().flatten()).map(|merge| &**merge)
     }
 
-    /// Reads the values of some rows without the changes of adapters, and returns the first element of the rows in their
-    /// tensor; `bytes` is a buffer. `None` if adapters do not change them, or if the rows do not follow each other.
-    pub(super) fn base_values(
-        &self,
-        rows: &Range<u64>,
-        bytes: &mut Vec<u8>,
-        values: &mut Vec<f64>,
-    ) -> Result<Option<u64>> {
-        let WeightValues::Merged(merged) = &self.values else { return Ok(None) };
-        if matches!(merged.base, WeightValues::Gathered { .. }) {
-            return Ok(None);
+    /// Reads the values of some rows without the changes of adapters; `bytes` is a buffer.
+    pub(super) fn base_values(&self, rows: &Range<u64>, bytes: &mut Vec<u8>, values: &mut Vec<f64>) -> Result<()> {
+        widen(self.base_dtype(), self.read_as(self.base(), rows.clone(), bytes)?, values);
+        Ok(())
+    }
+
+    /// Returns the first element of some rows in their tensor; `None` if the rows do not follow each other there.
+    pub(super) fn first_element(&self, rows: &Range<u64>) -> Option<u64> {
+        if matches!(self.base(), WeightValues::Gathered { .. }) {
+            return None;
         }
-        let (_, first, count) = self.run_of_rows(&merged.base, rows.start, rows.end);
-        widen(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), bytes)?, values);
-        Ok((count == rows.end - rows.start).then_some(first))
+        let (_, first, count) = self.run_of_rows(self.base(), rows.start, rows.end);
+        (count == rows.end - rows.start).then_some(first)
     }
 
     /// The type of the values without the changes of adapters.
@@ -279,7 +277,7 @@ impl<'a> WeightRows<'a> {
             start += count;
         }
         if !own.is_empty() {
-            narrow(&own, merged.target, out);
+            narrow(&own, merged.target, out).expect("merged values are floats");
         }
         Ok(())
     }

@@ -161,6 +161,8 @@ pub(crate) enum UseNote {
     Padded { layout: &'static Layout, first: String, others: u64 },
     /// Nodes of an ONNX model that keep their codes.
     CodesStay(String),
+    /// Weights of an ONNX model that keep the nodes of another layout.
+    NodesStay(Error),
 }
 
 /// Weights of one shape that do not fit the groups of a scheme.

@@ -7,7 +7,8 @@
 //! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`probe`]);
 //! * `decode` turns parts into values ([`Decoder`]);
 //! * `encode` turns values into parts, in a [`Scheme`] that the user chooses ([`Encoder`]);
-//! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
+//! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]), and in ONNX models to
+//!   the transpose ([`Transposer`]).
 //!
 //! `libraries` has a file for each library: its layouts, and its config, which is made of the parts in `config`. No other
 //! folder knows a library. [`gguf`] chooses the types of the tensors in a GGUF file. The steps of decoding:
@@ -67,4 +68,4 @@ pub(crate) use recognize::{contradictions, decoded_name};
 pub use rotation::Rotation;
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
-pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};
+pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder, TransposeObstacle, Transposer};

@@ -50,7 +50,8 @@ pub struct SchemeLayout {
 impl SchemeLayout {
     /// True if groups can have any size.
     pub fn has_group_size(&self) -> bool {
-        matches!(self.row.codes.values, CodeValues::Unsigned | CodeValues::Levels)
+        let is_of_model = self.row.nodes.is_some() && matches!(self.grid.group, Group::Neighbours(_));
+        matches!(self.row.codes.values, CodeValues::Unsigned | CodeValues::Levels) || is_of_model
     }
 
     /// Returns the computation of its scales.

@@ -2,9 +2,8 @@
 
 use super::summary::WARNING;
 use super::{DeltaTotals, Report};
-use crate::lora::{AdapterSummary, MappedModule};
+use crate::lora::{AdapterSummary, MappedModule, changed};
 use crate::text::{counted, path_text, shorten};
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 impl Report {
@@ -14,16 +13,13 @@ impl Report {
         if self.adapters.is_empty() {
             return text;
         }
-        let changed = |is_replaced: bool| {
-            let mapping = self.adapters.iter().flat_map(|adapter| &adapter.mapping);
-            let mapping = mapping.filter(|module| module.scale.is_none() == is_replaced);
-            mapping.map(|module| &module.weight).collect::<BTreeSet<_>>().len() as u64
-        };
         let verb = if self.time.is_none() { "would merge" } else { "merged" };
-        let (adapters, weights) = (counted(self.adapters.len() as u64, "adapter"), counted(changed(false), "weight"));
-        let _ = write!(text, "\n{verb} {adapters} into {weights}");
-        if changed(true) > 0 {
-            let _ = write!(text, ", replaced {}", changed(true));
+        let (adapters, weights) =
+            (counted(self.adapters.len() as u64, "adapter"), changed(&self.adapters, false) as u64);
+        let _ = write!(text, "\n{verb} {adapters} into {}", counted(weights, "weight"));
+        let replaced = changed(&self.adapters, true);
+        if replaced > 0 {
+            let _ = write!(text, ", replaced {replaced}");
         }
         if let Some(rounding) = self.rounding() {
             let _ = write!(text, ", rounding {rounding}");
@@ -36,13 +32,13 @@ impl Report {
             let _ = write!(text, ": {} ({})", adapter.method, adapter.dialect);
             let range =
                 |[least, most]: [f64; 2]| if least < most { format!("{least} to {most}") } else { least.to_string() };
-            if let Some(rank) = adapter.rank {
+            if let Some(rank) = adapter.rank() {
                 let _ = write!(text, ", rank {}", range(rank.map(|rank| rank as f64)));
             }
-            if let Some(scale) = adapter.scale {
+            if let Some(scale) = adapter.scale() {
                 let _ = write!(text, ", scale {}", range(scale));
             }
-            let _ = write!(text, ", {}", counted(adapter.weights as u64, "weight"));
+            let _ = write!(text, ", {}", counted(changed([adapter], false) as u64, "weight"));
         }
         text + &self.survival()
     }

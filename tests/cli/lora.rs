@@ -120,6 +120,40 @@ fn a_difference_and_a_new_weight_are_taken_as_they_are() {
 }
 
 #[test]
+fn names_of_diffusers_stand_for_rows_of_the_original_flux() {
+    let bench = Bench::new();
+    let qkv: (&str, &[u64], &[f32]) = ("double_blocks.0.img_attn.qkv.weight", &[3, 1], &[1.0, 2.0, 3.0]);
+    let bias: (&str, &[u64], &[f32]) = ("double_blocks.0.img_attn.qkv.bias", &[3], &[4.0, 5.0, 6.0]);
+    let last: (&str, &[u64], &[f32]) = ("final_layer.adaLN_modulation.1.weight", &[2, 1], &[7.0, 8.0]);
+    write(&bench, "m.safetensors", &[bias, qkv, last]);
+    // The first rows of a weight have the first elements of its bias, and two halves change places.
+    let tensors: [(&str, &[u64], &[f32]); 4] = [
+        ("transformer.norm_out.linear.set_weight", &[2, 1], &[30.0, 40.0]),
+        ("transformer.transformer_blocks.0.attn.to_q.diff_b", &[1], &[100.0]),
+        ("transformer.transformer_blocks.0.attn.to_q.set_weight", &[1, 1], &[10.0]),
+        ("transformer.transformer_blocks.0.attn.to_v.diff", &[1, 1], &[20.0]),
+    ];
+    write(&bench, "a.safetensors", &tensors);
+    bench.run("cast m.safetensors --lora a.safetensors -o out.safetensors -q").expect(0, "", "");
+    assert_eq!(values(&bench, "out.safetensors"), [104.0, 5.0, 6.0, 10.0, 2.0, 23.0, 40.0, 30.0]);
+}
+
+#[test]
+fn stacks_of_different_numbers_of_experts_are_refused() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("fc.weight", &[2, 1, 1], &[1.0, 2.0])]);
+    fs::create_dir(bench.path("a")).unwrap();
+    bench
+        .write("a/adapter_config.json", br#"{"fine_tune_type": "lora", "lora_parameters": {"rank": 1, "scale": 1.0}}"#);
+    let tensors: [(&str, &[u64], &[f32]); 2] =
+        [("fc.lora_a", &[1, 1, 1], &[1.0]), ("fc.lora_b", &[2, 1, 1], &[1.0, 2.0])];
+    write(&bench, "a/adapters.safetensors", &tensors);
+    let outcome = bench.run("cast m.safetensors --lora a -o out.safetensors");
+    let wanted = "tcast: error: a: tensor 'fc.lora_a': its matrices are for 1 and 2 experts\n";
+    outcome.expect(1, "", wanted);
+}
+
+#[test]
 fn the_summary_the_json_and_a_dry_run_say_what_is_merged() {
     let bench = Bench::new();
     let base = fixture("lora/bases/tiny.safetensors").display().to_string();
@@ -322,9 +356,23 @@ fn the_report_says_how_much_of_the_delta_is_left_and_options_refuse_too_little()
     let line = format!("quantize base --layout compressed-tensors --lora {style} -o out");
     let warned = bench.run(&line).stderr;
     assert!(warned.contains("little of the delta may be left"), "{warned}");
-    let refused = bench.run(&format!("{line} --force --min-kept 0.5"));
-    assert_eq!(refused.code, Some(3));
-    assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+    for least in ["--min-kept 0.5", "--fail-on lost", "--fail-on clipped,lost --min-kept 0.3"] {
+        let refused = bench.run(&format!("{line} --force {least}"));
+        assert_eq!(refused.code, Some(3));
+        assert!(refused.stderr.contains("of the delta is kept, less than 0.5"), "{}", refused.stderr);
+    }
+    bench.run(&format!("dequantize base --lora {style} -o lossless --fail-on nan,lost -q")).expect(0, "", "");
+    let alone = bench.run("cast m --to e4m3 --fail-on lost");
+    assert!(alone.code == Some(2) && alone.stderr.contains("--lora"), "{}", alone.stderr);
+    bench.run(&format!("cast base --lora {style} -o cast")).expect(
+        1,
+        "",
+        &format!(
+            "tcast: error: base: tensor 'model.layers.0.self_attn.q_proj.weight': adapters change it, and this conversion \
+             does not merge them into such a weight\n  tcast quantize 'base' --lora '{style}=1' -o 'cast'\n  or decode the \
+             weights with the same arguments of tcast dequantize\n"
+        ),
+    );
 }
 
 #[test]
@@ -388,4 +436,34 @@ fn a_gguf_gets_merged_rows_in_its_own_order() {
     }
     run(&bench, &format!("quantize {tiny} --scheme f32 --metadata-from {gguf} -o plain.gguf"));
     assert_eq!(bench.run("diff plain.gguf two.gguf").code, Some(1));
+    // Rows in another order have no projection, but tell how much is kept.
+    let line =
+        format!("quantize {tiny} --lora a.safetensors --scheme q8_0 --metadata-from {gguf} -o three.gguf --json");
+    let report = report(&bench, &line);
+    let figures = figures(&report);
+    assert!(figures.len() == 2 && figures.iter().all(|it| it["kept"].as_f64().unwrap() > 0.9), "{figures:?}");
+    assert_eq!(figures.iter().filter(|it| it["delta_snr"].is_null()).count(), 1, "{figures:?}");
+}
+
+#[test]
+fn experts_that_a_gguf_stacks_tell_how_much_of_their_deltas_is_kept() {
+    let bench = Bench::new();
+    let moe = fixture("checkpoints/qwen3-moe-tiny").display().to_string();
+    let donor = Gguf::of("qwen3moe").floats("output_norm.weight", &[32], (0..32_u8).map(f32::from));
+    bench.write("donor.gguf", &donor.bytes());
+    let down: Vec<f32> = (0..16_u8).map(|at| f32::from(at % 7) / 64.0).collect();
+    let up: Vec<f32> = (0..32_u8).map(|at| f32::from(at % 11) / 64.0).collect();
+    let name = |expert: u8, part: &str| format!("model.layers.0.mlp.experts.{expert}.down_proj.lora_{part}.weight");
+    let names = [1, 3].map(|expert| ["A", "B"].map(|part| name(expert, part)));
+    let mut tensors: Vec<(&str, &[u64], &[f32])> = Vec::new();
+    for [a, b] in &names {
+        tensors.extend([(a.as_str(), &[1, 16][..], &down[..]), (b, &[32, 1], &up)]);
+    }
+    write(&bench, "a.safetensors", &tensors);
+    let line =
+        format!("quantize {moe} --lora a.safetensors --scheme f16 --metadata-from donor.gguf -o out.gguf --json");
+    let report = report(&bench, &line);
+    let figures = figures(&report);
+    assert!(figures.len() == 1 && figures[0]["measured"] == 2048, "{figures:?}");
+    assert!((figures[0]["kept"].as_f64().unwrap() - 1.0).abs() < 0.01, "{figures:?}");
 }

@@ -49,6 +49,7 @@ mod not_tensors;
 mod onnx_blocks;
 mod onnx_casts;
 mod onnx_models;
+mod onnx_moves;
 mod onnx_quantize;
 mod onnx_quantized;
 mod opset;

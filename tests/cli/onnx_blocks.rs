@@ -5,24 +5,24 @@ use crate::common::{Bench, fixture};
 use std::collections::BTreeMap;
 use std::fs;
 
-const FLOAT: u8 = 1;
-const UINT8: u8 = 2;
-const INT32: u8 = 6;
-const UINT4: u8 = 21;
+pub(crate) const FLOAT: u8 = 1;
+pub(crate) const UINT8: u8 = 2;
+pub(crate) const INT32: u8 = 6;
+pub(crate) const UINT4: u8 = 21;
 
-fn floats(values: &[f32]) -> Vec<u8> {
+pub(crate) fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// The initializers of a model by name: their bytes.
-fn initializers(file: &[u8]) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn initializers(file: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let graph = fields(file, 7).remove(0);
     let text = |tensor: &[u8]| String::from_utf8(fields(tensor, 8).remove(0)).unwrap();
     fields(&graph, 5).iter().map(|tensor| (text(tensor), fields(tensor, 9).remove(0))).collect()
 }
 
 /// The nodes of a model: operator, domain, name, and inputs.
-fn nodes(file: &[u8]) -> Vec<String> {
+pub(crate) fn nodes(file: &[u8]) -> Vec<String> {
     let texts = |node: &[u8], number| {
         let all = fields(node, number).into_iter().map(|text| String::from_utf8(text).unwrap());
         all.collect::<Vec<_>>().join(" ")
@@ -148,7 +148,7 @@ fn attribute(name: &str, value: u8) -> Vec<u8> {
 }
 
 /// A node of ONNX Runtime.
-fn node(op: &str, inputs: &[&str], attributes: &[(&str, u8)]) -> Vec<u8> {
+pub(crate) fn node(op: &str, inputs: &[&str], attributes: &[(&str, u8)]) -> Vec<u8> {
     let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
     let attributes: Vec<u8> = attributes.iter().flat_map(|(name, value)| attribute(name, *value)).collect();
     let names = [field(2, b"y"), field(3, b"n"), field(4, op.as_bytes()), field(7, b"com.microsoft")].concat();

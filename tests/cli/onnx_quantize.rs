@@ -105,6 +105,11 @@ fn integers_of_4_bits_are_those_of_onnx_runtimes_tool() {
         [&number(1, 10)[..], &field(7, &graph), &field(8, &number(2, 21))].concat()
     };
     assert_eq!(bench.read("out.onnx"), wanted(&parts, "w_int4", 2));
+    // The layout may be named.
+    bench
+        .run("quantize in.onnx --scheme int4 --layout onnx --group-size 8 -o out.onnx -f -q --min-elements 0")
+        .expect(0, "", "");
+    assert_eq!(bench.read("out.onnx"), wanted(&parts, "w_int4", 2));
     bench
         .run("quantize in.onnx --scheme int4-asym --group-size 8 -o out.onnx -f -q --min-elements 0")
         .expect(0, "", "");

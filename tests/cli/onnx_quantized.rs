@@ -492,6 +492,8 @@ fn no_command_panics_on_a_malformed_model_or_leaves_a_part_of_an_output() {
         run("dequantize -o out.onnx", &path, &[1]);
         run("dequantize -o out.npz", &path, &[1]);
         run("quantize --scheme int8 -o out.onnx --min-elements 0", &path, &[1]);
+        run("quantize --scheme int4 --layout matmulnbits -o out.onnx", &path, &[0, 1]);
+        run("quantize --scheme int4-asym -o out.onnx --raise-opset", &path, &[0, 1]);
         run("cast --to f16 -o out.onnx --min-elements 0", &path, &[0, 1]);
         run("inspect --stats", &path, &[0, 1]);
         run(&format!("diff {}", fixture("onnx_models/ort_nbits.onnx").display()), &path, &[1, 2]);

@@ -412,6 +412,72 @@ def computes_with_codes(bits, is_symmetric, dtype, seed):
     return test
 
 
+def weight_of(path):
+    """The weight of a product, as ONNX Runtime computes it without any fusion: each value is a sum with zeros."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    element = {"tensor(float)": np.float32, "tensor(float16)": np.float16}[session.get_inputs()[0].type]
+    return session.run(None, {"x": np.eye(session.get_inputs()[0].shape[1], dtype=element)})
+
+
+def moves_codes(stored, has_zeros, dtype, seed):
+    """Codes move from DequantizeLinear to MatMulNBits and back, and ONNX Runtime computes the same weights."""
+
+    def test():
+        random, block = np.random.default_rng(seed), [16, 32, 64, 128, 0][seed % 5]
+        inputs, outputs = (int(length) for length in random.integers(1, 300, 2))
+        bits = 4 if "4" in stored else 8
+        low = 0 if stored.startswith("u") else -(1 << bits - 1)
+
+        def codes_of(shape):
+            return random.integers(low, low + (1 << bits), shape).astype(getattr(ml_dtypes, stored, stored))
+
+        grid = [-(-inputs // block), outputs] if block else [outputs]
+        parts = {"c": codes_of((inputs, outputs)), "s": (random.standard_normal(grid) * 10.0 ** -(seed % 4)).astype(dtype)}
+        parts |= {"z": codes_of(grid)} if has_zeros else {}
+        attributes = {"axis": 0, "block_size": block} if block else {"axis": 1}
+        nodes = [
+            onnx.helper.make_node("DequantizeLinear", [*parts], ["w"], **attributes),
+            onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ]
+        element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        values = [
+            [onnx.helper.make_tensor_value_info(name, element, ["n", length])]
+            for name, length in (("x", inputs), ("y", outputs))
+        ]
+        weights = [numpy_helper.from_array(values, name) for name, values in parts.items()]
+        graph = onnx.helper.make_graph(nodes, "g", *values, weights)
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+        source, moved, back = (folder() / name for name in ("in.onnx", "moved.onnx", "back.onnx"))
+        onnx.save(model, str(source))
+        scheme = f"int{bits}-asym" if has_zeros or low == 0 else f"int{bits}"
+        tcast(source, "--scheme", scheme, "--layout", "matmulnbits", "-o", moved, command="quantize")
+        operators = [node.op_type for node in onnx.load(str(moved)).graph.node]
+        assert operators == ["MatMulNBits"], operators
+        paths = [source, moved]
+        if bits == 4:
+            tcast(moved, "--scheme", scheme, "-o", back, command="quantize")
+            onnx.checker.check_model(str(back), full_check=True)
+            paths.append(back)
+        plain = [initializers(decoded(path))["w"].raw_data for path in paths]
+        assert all(one == plain[0] for one in plain)
+        if HAS_RUNTIME:
+            # A product turns -0 into +0.
+            found = [weight_of(path) for path in paths]
+            assert all(np.array_equal(one[0], found[0][0]) for one in found)
+
+    return test
+
+
+def decoded(path):
+    out = folder() / "decoded.onnx"
+    tcast(path, "-o", out, command="dequantize")
+    return onnx.load(str(out))
+
+
 def takes_rows_of_codes(is_symmetric, dtype, seed):
     """GatherBlockQuantized has the bytes of ONNX Runtime's tool, and takes the rows of the decoded table."""
 
@@ -515,6 +581,9 @@ def tests():
         yield f"tables of {dtype} {seed}", takes_rows_of_codes(is_symmetric, dtype, seed)
     for seed, (bits, is_symmetric, dtype) in enumerate(itertools.product((2, 4, 8), (True, False), ("float32", "float16"))):
         yield f"int{bits} in blocks, {is_symmetric} {dtype}", computes_with_codes(bits, is_symmetric, dtype, seed)
+    kinds = itertools.product(("int4", "uint4", "int8", "uint8"), (True, False), ("float32", "float16"))
+    for seed, (stored, has_zeros, dtype) in enumerate([*kinds] * 2):
+        yield f"moves {stored}, {has_zeros} {dtype} {seed}", moves_codes(stored, has_zeros, dtype, seed)
     yield "dequantize", decodes_models_of_onnx_runtime
     yield "unknown fields", keeps_unknown_bytes
     yield "values", takes_out_every_value

@@ -6,7 +6,7 @@ use tcast::Settings;
 use tcast::dtype::Dtype;
 use tcast::error::ErrorKind;
 use tcast::kernel::{Condition, Loss};
-use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use tcast::options::{CastOptions, Defect, DequantizeOptions, QuantizeOptions};
 use tcast::progress::Progress;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
@@ -48,7 +48,7 @@ fn refused_values_are_an_error_that_contains_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("y.safetensors");
     let mut options = CastOptions::to(Dtype::Float8E4M3FN);
-    options.fail_on = vec![Condition::Lost(Loss::Inexact)];
+    options.fail_on = vec![Defect::Value(Condition::Lost(Loss::Inexact))];
     let error = tcast::cast(MODEL, &output, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Loss, "{error}");
     let what = "values that are not allowed: no output was written";

@@ -22,7 +22,8 @@ pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
 /// Returns the names that patterns can match.
 pub(super) fn names(model: &Model, layout: &str) -> Result<Vec<String>> {
     if model.is_model() {
-        Ok(model.source.names().map(str::to_owned).collect())
+        let weights = model.found.weights.iter().map(|weight| &*weight.name);
+        Ok(model.source.names().chain(weights).map(str::to_owned).collect())
     } else {
         matchable_names(model, layout)
     }
@@ -148,7 +149,7 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
         let why = "tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result";
         return Err(no_effect("--fail-on clipped", why));
     }
-    if options.fail_on.contains(&Defect::Infinite) {
+    if options.fail_on.contains(&Defect::INFINITE) {
         return Err(no_effect("--fail-on infinite", "a GGUF file never has values that became infinite"));
     }
     Ok(())

@@ -2,6 +2,8 @@
 //! matter.
 
 use super::misfit;
+use super::model_fit::encoder;
+use super::transposed::TransposedWeights;
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Kind, Result};
@@ -11,11 +13,8 @@ use crate::plan::steps::Steps;
 use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{PlanFindings, Planned, Request, Step, rewrite};
-use crate::progress::{Misfit, Note};
-use crate::quant::{
-    CodeNodes, EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, TargetGrid, Unfit,
-    WeightEncoder,
-};
+use crate::progress::{Misfit, Note, UseNote};
+use crate::quant::{Encoder, SCHEMES, Scheme, Unfit, WeightEncoder};
 use crate::read::Model;
 use crate::select::KeptReason;
 use crate::text::shorten;
@@ -56,7 +55,12 @@ impl<'a> Planned<'a> {
         let (mut kept, mut misfits) = (Vec::new(), Vec::new());
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut encoders: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut transposed = TransposedWeights::find(model, options, &graph)?;
+        let has_moved = !transposed.is_empty();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
+            if transposed.emit(at, &mut steps)? {
+                continue;
+            }
             let in_place = |error: Error| error.in_tensor(&tensor.name);
             let rule = options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
             let scheme = match rule {
@@ -90,8 +94,11 @@ impl<'a> Planned<'a> {
                 }
             };
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
-            let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, options).map(Arc::new));
-            match made.clone() {
+            let new = || {
+                let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
+                encoder(layout, usage, (&tensor.shape, dtype), options.group_size, options).map(Arc::new)
+            };
+            match encoders.entry(kind).or_insert_with(new).clone() {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();
                     let encoder = WeightEncoder::Grid(encoder);
@@ -116,17 +123,28 @@ impl<'a> Planned<'a> {
         }
         if kept.len() == input.contents.tensors.len() {
             let error = misfit::nothing_of_model(kept.into_iter(), &misfits);
-            if !model.is_quantized() {
-                return Err(error);
-            }
-            let quantized = Error::new("the model is quantized already, and no other weight would be quantized");
-            let decodes = Kind::Codes { globs: None, model: Some(source.path.clone().into()) };
-            return Err(quantized.with_details(error.details().to_vec()).of(decodes));
+            return Err(with_stored_codes(error, model, &transposed));
         }
-        let findings =
-            PlanFindings { notes: vec![Note::Use(misfit::note(misfits, options))], ..PlanFindings::default() };
+        let mut notes = vec![Note::Use(misfit::note(misfits, options))];
+        notes.extend(transposed.errors(&source.path).map(|error| Note::Use(UseNote::NodesStay(error))));
+        if has_moved {
+            notes.extend(model.found.nodes_that_stay.iter().cloned().map(|nodes| Note::Use(UseNote::CodesStay(nodes))));
+        }
+        let findings = PlanFindings { notes, ..PlanFindings::default() };
         Ok(Self { findings, ..steps.finish(&options.tensors.rename, true)? })
     }
+}
+
+/// Adds why the weights that are quantized already stay to the error that no weight would be quantized.
+fn with_stored_codes(error: Error, model: &Model, transposed: &TransposedWeights) -> Error {
+    let stay = transposed.errors(&model.source.path).map(|error| error.to_string());
+    let stay = stay.chain(model.found.nodes_that_stay.iter().cloned());
+    let details = error.details().iter().cloned().chain(stay).collect();
+    if !model.is_quantized() {
+        return error.with_details(details);
+    }
+    let quantized = Error::new("the model is quantized already, and no other weight would be quantized");
+    transposed.advise(quantized.with_details(details), &model.source.path)
 }
 
 /// Returns the use of a tensor by nodes, or the reason why it cannot be quantized.
@@ -141,43 +159,4 @@ fn check(graph: &ModelGraph, at: usize, tensor: &Tensor) -> Result<WeightUse, Ke
         return Err(KeptReason::Role(TensorRole::GraphInput));
     }
     graph.weight_use(at).ok_or(KeptReason::NoWeight)
-}
-
-fn encoder(
-    stored: &SchemeLayout,
-    usage: WeightUse,
-    tensor: &Tensor,
-    options: &QuantizeOptions,
-) -> Result<Encoder, Unfit> {
-    let grid = stored.grid;
-    let shape = &tensor.shape[..];
-    // ONNX Runtime's tools use blocks only in matrices.
-    let is_matrix = shape.len() == 2 && usage != WeightUse::Kernel;
-    let has_blocks = matches!(grid.group, Group::Neighbours(_));
-    if shape.len() < 2 || has_blocks && !is_matrix {
-        return Err(Unfit::Dimensions(shape.to_vec()));
-    }
-    let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-    let encoding = EncodeOptions { arithmetic: options.arithmetic.of_decoder(), ..EncodeOptions::default() };
-    let block_size = match (grid.group, options.group_size) {
-        (Group::Neighbours(size), None) | (Group::Neighbours(_), Some(Group::Neighbours(size))) => size,
-        (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),
-        _ => 0,
-    };
-    if stored.row.nodes != Some(CodeNodes::Decoding) && (block_size < 16 || !block_size.is_power_of_two()) {
-        return Err(Unfit::Grid);
-    }
-    if stored.row.nodes == Some(CodeNodes::Product) {
-        if usage != WeightUse::Product {
-            return Err(Unfit::Grid);
-        }
-        let grid = TargetGrid { group: Group::Neighbours(block_size), ..grid };
-        return Encoder::new(stored.row, &grid, &[shape[1], shape[0]], dtype, encoding);
-    }
-    let axis = match usage {
-        _ if block_size > 0 => usize::from(matches!(usage, WeightUse::OutputsFirst | WeightUse::Table)),
-        WeightUse::Product | WeightUse::OutputsLast => shape.len() - 1,
-        WeightUse::OutputsFirst | WeightUse::Kernel | WeightUse::Table => 0,
-    };
-    Encoder::linear(stored.row, &grid, shape, LinearAxis { axis, block_size }, dtype, encoding)
 }

@@ -48,8 +48,7 @@ impl DecodeBuffers {
         let columns = SEGMENT.min(steps.geometry.columns as usize);
         let beside = steps.geometry.grid[1] as usize;
         let groups = (columns + 1).max(if is_indexed { beside } else { beside.min(FETCHED) });
-        let is_wide =
-            steps.arithmetic == Arithmetic::Exact || steps.rotation.is_some() || steps.zeros.order == Zeros::Fused;
+        let is_wide = steps.arithmetic == Arithmetic::Exact || steps.zeros.order == Zeros::Fused;
         let lane = vec![[0; 4]; columns];
         Self {
             columns,

@@ -223,7 +223,7 @@ impl DecodeGeometry {
                 let is_number = [below, beside] == [1, 1] && !weight.leading.is_empty() && of_matrix(&[]);
                 let is_right =
                     of_matrix(&[below, beside]) || of_matrix(&[below, 1, beside, 1]) || is_column || is_number;
-                (is_right || is_scalar, vec![below, beside])
+                (is_right || is_scalar || is_list(parts, scale, &[below, beside]), vec![below, beside])
             }
             ScaleOrder::Transposed => {
                 (of_matrix(&[beside, below]) || is_list(parts, scale, &[beside, below]), vec![beside, below])

@@ -57,9 +57,11 @@ impl DecodeGeometry {
             shape
         };
         let shape = &unpacked(codes.1.shape)[..];
-        let count: u64 = shape.iter().product();
         let ([matrices, rows, columns], group, expected) = match axis {
-            None => ([1, 1, count], Group::Tensor, Vec::new()),
+            None => {
+                let (columns, leading) = shape.split_last().unwrap_or((&1, &[]));
+                ([1, leading.iter().product(), *columns], Group::Tensor, Vec::new())
+            }
             Some(axis) if axis.axis >= shape.len() => {
                 return Err(parts.error(format!("its shape {shape:?} lacks the axis of the scales")));
             }

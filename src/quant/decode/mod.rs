@@ -28,7 +28,7 @@ pub use explain::{CodeKind, Explanation, Grid};
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 
-use super::layout::{Layout, Role, Zeros};
+use super::layout::{Group, Layout, Role, Zeros};
 use super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ impl Decoder {
     }
 
     /// Creates a decoder of the exact values as float64, with [out, in] as the last dimensions. It differs from others
-    /// for gpt-oss, whose library transposes the stored matrices. Values of blocks are those of ggml: the format defines
+    /// for gpt-oss and `MatMulNBits`, whose stored matrices are transposed. Values of blocks are those of ggml: the format defines
     /// them in float32. Its counts are all 0.
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let is_defined = parameters.blocks.is_some();
@@ -117,7 +117,16 @@ impl Decoder {
         let Some(rows) = layout.untransposed else {
             return Self::new(layout, parameters, parts, target, arithmetic);
         };
-        let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
+        // Other shapes follow from those of the parts.
+        let mut shape = parameters.shape.clone().filter(|_| layout.partial_groups);
+        if let Some([.., rows, columns]) = shape.as_deref_mut() {
+            std::mem::swap(rows, columns);
+        }
+        let group = match parameters.group {
+            Some(Group::Block([size, 1])) => Some(Group::Neighbours(size)),
+            _ => None,
+        };
+        let parameters = Parameters { shape, group, ..parameters.clone() };
         Self::new(rows, &parameters, parts, target, arithmetic)
     }
 

@@ -13,7 +13,7 @@ use super::tables::Results;
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
-use crate::quant::rotation::{rotate, rotate_float32s};
+use crate::quant::rotation::{rotate_float32s, rotate_float64s};
 use std::ops::Range;
 
 /// Distance in bytes at which codes of whole bytes are prefetched.
@@ -262,7 +262,7 @@ impl RowDecoder<'_> {
             lanes::multiply_exactly(lane, scales, factor, steps.combination, global, wide);
             lanes::add_exactly(wide, offsets);
             if let Some(size) = steps.rotation {
-                rotate(wide, size);
+                rotate_float64s(wide, size);
             }
             match out {
                 RowOutput::Values(out) if steps.target == Dtype::Float64 => {
@@ -299,7 +299,7 @@ impl RowDecoder<'_> {
                 rounding.round(products, &mut buffers.scratch);
             }
             if let Some(size) = steps.rotation {
-                rotate_float32s(products, &mut buffers.wide[..columns], size);
+                rotate_float32s(products, size);
             }
             finish(steps, products, &mut buffers.scratch, &mut out[place.clone()]);
             if buffers.is_changed {

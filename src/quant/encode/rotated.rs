@@ -1,14 +1,14 @@
 //! Encodes weights that are rotated before they are quantized: some rows at a time become float32 and are rotated.
 
-use super::super::rotation::rotate_float32s;
+use super::super::rotation::rotate_to_float32s;
 use super::encoder::Encoder;
 use super::extremes::{Extremes, INFINITY, first_special, largest};
-use super::lanes::{self, larger};
+use super::lanes::larger;
 use super::levels::Levels;
 use super::rounding::WeightType;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::half::{to_bfloat16, to_float16};
+use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16};
 use crate::kernel::{Isa, Loop};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -94,15 +94,13 @@ fn store(codes: &[u8], has_upper: bool, out: &mut [u8]) {
     }
 }
 
-/// Widens some rows, and rotates them. Returns the bits of the largest magnitude.
+/// Widens some rows to float32, and rotates them. Returns the bits of the largest magnitude.
 struct Rotate<'a> {
     source: Dtype,
     bytes: &'a [u8],
     size: usize,
     rounded: WeightType,
-    values: &'a mut [f32],
-    lane: &'a mut [[u8; 4]],
-    wide: &'a mut [[u8; 8]],
+    values: &'a mut [[u8; 4]],
 }
 
 impl Loop for Rotate<'_> {
@@ -110,35 +108,35 @@ impl Loop for Rotate<'_> {
 
     #[inline(always)]
     fn run(self) -> u32 {
-        let Self { source, bytes, size, rounded, values, lane, wide } = self;
+        let Self { source, bytes, size, rounded, values } = self;
+        let (words, floats) = (bytes.as_chunks().0, bytes.as_chunks().0);
         match WeightType::new(source) {
-            Some(weight) => lanes::widen(weight, bytes, values),
-            None => {
-                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                    *value = f64::from_le_bytes(*bytes) as f32;
-                }
+            Some(WeightType::Float32) => rotate_to_float32s(floats, values, size, f32::from_le_bytes),
+            Some(WeightType::Bfloat16) => {
+                rotate_to_float32s(words, values, size, |word| bfloat16(u16::from_le_bytes(word)));
             }
+            Some(WeightType::Float16) => {
+                rotate_to_float32s(words, values, size, |word| float16(u16::from_le_bytes(word)));
+            }
+            None => rotate_to_float32s(bytes.as_chunks().0, values, size, |value| f64::from_le_bytes(value) as f32),
         }
-        for (lane, value) in lane.iter_mut().zip(&*values) {
-            *lane = value.to_le_bytes();
-        }
-        rotate_float32s(lane, wide, size);
         // A loop for each type, which the compiler makes vectors of.
         match rounded {
-            WeightType::Float32 => take(lane, values, |number| number),
-            WeightType::Bfloat16 => take(lane, values, to_bfloat16),
-            WeightType::Float16 => take(lane, values, to_float16),
+            WeightType::Float32 => round(values, |number| number),
+            WeightType::Bfloat16 => round(values, to_bfloat16),
+            WeightType::Float16 => round(values, to_float16),
         }
     }
 }
 
 /// Rounds numbers; returns the bits of the largest magnitude.
 #[inline(always)]
-fn take(lane: &[[u8; 4]], values: &mut [f32], round: impl Fn(f32) -> f32) -> u32 {
+fn round(values: &mut [[u8; 4]], round: impl Fn(f32) -> f32) -> u32 {
     let mut most = 0;
-    for (value, number) in values.iter_mut().zip(lane) {
-        *value = round(f32::from_le_bytes(*number));
-        most = larger(most, value.abs().to_bits());
+    for value in values {
+        let rounded = round(f32::from_le_bytes(*value));
+        *value = rounded.to_le_bytes();
+        most = larger(most, rounded.abs().to_bits());
     }
     most
 }
@@ -159,7 +157,7 @@ impl Encoder {
         let columns = self.geometry.columns;
         let step = (PIECE / columns).max(1);
         let count = (step * columns) as usize;
-        let (mut values, mut lane, mut wide) = (vec![0.0; count], vec![[0; 4]; count], vec![[0; 8]; count]);
+        let mut values = vec![[0; 4]; count];
         let mut rest: Vec<&mut [u8]> = outputs.iter_mut().map(|out| &mut **out).collect();
         let width = self.source.bits() as usize / 8;
         for start in (rows.start..rows.end).step_by(step as usize) {
@@ -173,17 +171,16 @@ impl Encoder {
                 now.push(first);
                 *rest = others;
             }
-            let (values, lane) = (&mut values[..count], &mut lane[..count]);
-            let rounded = self.rotated;
-            let most =
-                isa.run(Rotate { source: self.source, bytes, size, rounded, values, lane, wide: &mut wide[..count] });
+            let (values, rounded) = (&mut values[..count], self.rotated);
+            let most = isa.run(Rotate { source: self.source, bytes, size, rounded, values });
+            let numbers = || values.iter().map(|bytes| f32::from_le_bytes(*bytes));
             // The rotation spreads an infinite value or NaN over a group.
             let special = match WeightType::new(self.source) {
                 Some(weight) if largest(weight, bytes) >= INFINITY => first_special(weight, bytes).map(|at| at / width),
                 Some(_) if self.rotated == WeightType::Float32 => None,
                 // Sums can be beyond float16.
                 _ if most < INFINITY => None,
-                _ => values.iter().position(|value| !value.is_finite()),
+                _ => numbers().position(|value| !value.is_finite()),
             };
             if let Some(at) = special {
                 tally.take_special(Some(start * columns + at as u64));
@@ -198,16 +195,16 @@ impl Encoder {
                         out.copy_from_slice(bytes);
                     }
                 }
-                let rows = start..end;
+                let (rows, values) = (start..end, &numbers().collect::<Vec<_>>()[..]);
                 isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
                 continue;
             }
             let narrow: Vec<u8> = match self.weight {
                 WeightType::Float32 => Vec::new(),
-                WeightType::Bfloat16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
-                WeightType::Float16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+                WeightType::Bfloat16 => numbers().flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+                WeightType::Float16 => numbers().flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
             };
-            let values = if self.weight == WeightType::Float32 { lane.as_flattened() } else { &narrow };
+            let values = if self.weight == WeightType::Float32 { values.as_flattened() } else { &narrow };
             self.encode_values(isa, start..end, values, &Extremes::default(), &mut now, tally);
         }
     }

@@ -11,6 +11,7 @@ mod fit;
 mod kept;
 mod rescale;
 mod source;
+mod transposed;
 
 use super::decode::Decoder;
 use super::encode::{EncodeTally, Encoder, PartWriter};
@@ -23,6 +24,7 @@ use rescale::Rescaling;
 use source::SourceGrid;
 use std::ops::Range;
 use std::sync::Arc;
+pub use transposed::{TransposeObstacle, Transposer};
 
 /// Number of values that are moved at a time.
 const SEGMENT: usize = 1024;

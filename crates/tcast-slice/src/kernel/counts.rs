@@ -150,45 +150,6 @@ impl Condition {
     }
 }
 
-#[cfg(feature = "clap")]
-impl clap::ValueEnum for Condition {
-    /// Returns the conditions; `nan` covers both values that became NaN and NaN that was lost.
-    fn value_variants<'a>() -> &'a [Self] {
-        const {
-            &[
-                Self::Lost(Loss::Saturated),
-                Self::Lost(Loss::Infinite),
-                Self::Lost(Loss::Nan),
-                Self::Lost(Loss::Flushed),
-                Self::Lost(Loss::Wrapped),
-                Self::Lost(Loss::Inexact),
-                Self::InputNan,
-                Self::InputInfinite,
-            ]
-        }
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        let (name, what) = match self {
-            Self::Lost(Loss::NanLost) => return None,
-            Self::Lost(loss) => (
-                loss.name(),
-                match loss {
-                    Loss::Saturated => "a value beyond the range became the largest number",
-                    Loss::Infinite => "a number became infinite",
-                    Loss::Nan | Loss::NanLost => "a number became NaN, or NaN became zero",
-                    Loss::Flushed => "a number other than zero became zero",
-                    Loss::Wrapped => "a number beyond the range of an integer type kept its low bits",
-                    Loss::Inexact => "a value was rounded, or changed in another way",
-                },
-            ),
-            Self::InputNan => ("input-nan", "the input contains NaN"),
-            Self::InputInfinite => ("input-infinite", "the input contains Inf"),
-        };
-        Some(clap::builder::PossibleValue::new(name).help(what))
-    }
-}
-
 #[doc(hidden)]
 impl Index<Condition> for Counts {
     type Output = u64;

@@ -49,7 +49,7 @@ pub(crate) enum TensorChange<'a> {
     /// Values replace the codes and the nodes that decode them. The first of several values of the same codes takes
     /// their place, and the others become new initializers.
     Decoded,
-    /// The tensor is stored as codes that nodes decode.
+    /// The tensor is stored as codes that nodes decode, or compute with. A tensor of codes gets the other kind of nodes.
     Quantized(QuantizedTensor<'a>),
     /// The tensor is removed, because no node uses it any more.
     Goes,
@@ -153,7 +153,7 @@ impl NewModel<'_, '_> {
             TensorChange::Stays => (None, None),
             TensorChange::Cast(to) => (Some(*to), Some(graph.stored_name(&tensor.name, *to))),
             TensorChange::Quantized(new) => {
-                let [name, ..] = graph.part_names(&tensor.name, new.codes(), new.form);
+                let [name, ..] = graph.part_names(&graph.weight_name(at, &tensor.name), new.codes(), new.form);
                 (Some(new.codes()), Some(name))
             }
             TensorChange::Decoded => (Some(scale_dtype(&decoded[0])), Some(decoded[0].name.clone())),
@@ -295,10 +295,16 @@ impl NewModel<'_, '_> {
     /// Inserts the scales of a tensor, and a decoding node for each of its users, or gives the users the codes.
     fn insert_decoding(&mut self, at: usize, new: &QuantizedTensor) -> Result<()> {
         let graph = self.graph;
-        let names = graph.part_names(&self.tensors[at].name, new.codes(), new.form);
+        let names = graph.part_names(&graph.weight_name(at, &self.tensors[at].name), new.codes(), new.form);
         let inputs: Vec<&str> = names.iter().map(String::as_str).take(new.parts.len()).collect();
         if let CodesForm::Linear(Some(axis)) = new.form {
             self.insert_dequantizations(at, &inputs, axis)?;
+        } else if let [decoded] = graph.dequantizations_of(at) {
+            for &node in &decoded.nodes {
+                self.edits.remove(node);
+                let users = graph.output_uses(node).iter();
+                users.into_iter().try_for_each(|user| self.compute_with_codes(user.node, &inputs, new))?;
+            }
         } else {
             graph.tensor_uses(at).iter().try_for_each(|user| self.compute_with_codes(user.node, &inputs, new))?;
         }
@@ -314,11 +320,17 @@ impl NewModel<'_, '_> {
         let mut attributes = vec![("axis", integer(axis as u64))];
         attributes.extend((block_size > 0).then(|| ("block_size", integer(block_size))));
         let (mut nodes, users) = (Vec::new(), graph.tensor_uses(at));
+        let decoded = graph.dequantizations_of(at).first();
+        let first = decoded.map_or(graph.value_name(at), |decoded| decoded.name.as_bytes());
         for number in 1..=users.len().max(1) {
             let copy = copy_of(name, number);
-            let (output, label) = if number == 1 { (graph.value_name(at), name) } else { (copy.as_bytes(), &*copy) };
+            let (output, label) = if number == 1 { (first, name) } else { (copy.as_bytes(), &*copy) };
             nodes.extend(new_node("DequantizeLinear", inputs, output, label, &attributes));
-            if let Some(user) = users.get(number - 1).filter(|_| number > 1) {
+            let Some(user) = users.get(number - 1) else { continue };
+            if let (Some(decoded), Some(operator)) = (decoded, BlockOperator::of(&graph.node(user.node))) {
+                let value = if number == 1 { &decoded.name } else { &copy };
+                self.compute_with_values(user.node, operator, decoded, value)?;
+            } else if number > 1 {
                 self.rename_input(user, &copy)?;
             }
         }
@@ -366,7 +378,7 @@ impl NewModel<'_, '_> {
         let graph = self.graph;
         for &node in &decoded.nodes {
             if let Some(operator) = BlockOperator::of(&graph.node(node)) {
-                self.compute_with_values(node, operator, decoded)?;
+                self.compute_with_values(node, operator, decoded, &decoded.name)?;
                 continue;
             }
             self.edits.remove(node);
@@ -377,8 +389,14 @@ impl NewModel<'_, '_> {
         Ok(())
     }
 
-    /// Replaces the operator of a node by ONNX's operator with values. A bias is added to the product.
-    fn compute_with_values(&mut self, at: usize, operator: BlockOperator, decoded: &Dequantization) -> Result<()> {
+    /// Replaces the operator of a node by ONNX's operator with the values of this name. A bias is added to the product.
+    fn compute_with_values(
+        &mut self,
+        at: usize,
+        operator: BlockOperator,
+        decoded: &Dequantization,
+        values: &str,
+    ) -> Result<()> {
         let (graph, fields) = (self.graph, self.graph.node(at));
         let is_product = operator == BlockOperator::Product;
         let bias = fields.inputs.get(5).filter(|name| is_product && !name.is_empty());
@@ -387,7 +405,7 @@ impl NewModel<'_, '_> {
         let mut slots = 0..;
         self.edits.replace_fields(at, |field, _| match field {
             node::INPUT => match slots.next() {
-                Some(slot) if slot == operator.codes_slot() => Some(bytes(node::INPUT, &decoded.name)),
+                Some(slot) if slot == operator.codes_slot() => Some(bytes(node::INPUT, values)),
                 Some(slot) if slot > 1 => Some(Vec::new()),
                 _ => None,
             },

@@ -216,7 +216,7 @@ impl ModelGraph<'_> {
     }
 
     /// Returns the values of a tensor of codes.
-    pub(super) fn dequantizations_of(&self, codes: usize) -> &[Dequantization] {
+    pub(crate) fn dequantizations_of(&self, codes: usize) -> &[Dequantization] {
         &self.dequantizations[range_of(&self.dequantizations, &codes, |one| one.codes)]
     }
 
@@ -265,6 +265,12 @@ impl ModelGraph<'_> {
         self.unique_name(self.tensors[decoded.codes].scope, &decoded.name)
     }
 
+    /// Returns the name of the weight that a tensor holds, or whose codes it holds.
+    pub(super) fn weight_name(&self, tensor: usize, stored: &str) -> String {
+        let decoded = self.dequantizations_of(tensor).first();
+        decoded.map_or_else(|| stored.to_owned(), |decoded| self.decoded_name(decoded))
+    }
+
     /// Returns the scales and zero points of decoded tensors that other nodes use too.
     pub(crate) fn parts_of_others(&self, decoded: &[&Dequantization]) -> HashSet<usize> {
         let nodes: HashSet<usize> = decoded.iter().flat_map(|found| &found.nodes).copied().collect();
@@ -294,8 +300,20 @@ impl ModelGraph<'_> {
         if !self.is_constant(tensor) || self.is_output(tensor) {
             return None;
         }
+        self.weight_of(self.tensor_uses(tensor))
+    }
+
+    /// Returns the same for the values that `DequantizeLinear` nodes compute.
+    pub(crate) fn decoded_use(&self, decoded: &Dequantization) -> Option<WeightUse> {
+        if decoded.nodes.iter().any(|node| self.makes_output(*node)) {
+            return None;
+        }
+        self.weight_of(decoded.nodes.iter().flat_map(|node| self.output_uses(*node)))
+    }
+
+    fn weight_of<'u>(&self, uses: impl IntoIterator<Item = &'u Use>) -> Option<WeightUse> {
         let mut usage = None;
-        for &Use { node, slot, .. } in self.tensor_uses(tensor) {
+        for &Use { node, slot, .. } in uses {
             let own = match self.node(node).operator() {
                 b"MatMul" => WeightUse::Product,
                 b"Conv" => WeightUse::Kernel,
