@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 /// What no tensor of an output may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Defect {
     /// Values that meet a condition. NaN that becomes zero counts as NaN.
     Value(Condition),
