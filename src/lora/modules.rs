@@ -144,6 +144,7 @@ impl AdapterChanges<'_, '_> {
             Dialect::Kohya => self.base.underscored(&module.name)?,
             Dialect::Peft | Dialect::Mlx | Dialect::Dotted => self.base.dotted(&name),
         };
+        module.check_parts(module.experts(adapter.dialect).is_some())?;
         if let Some(tokens) = module.part(Tokens) {
             return place.map_or(Ok(false), |place| self.add_tokens(module, (&name, tokens), place).map(|()| true));
         }
@@ -152,6 +153,7 @@ impl AdapterChanges<'_, '_> {
         if let (None, Some(bank), Some((scale, _))) = (&place, self.base.bank(&name), given)
             && module.has(Down(Lora))
         {
+            module.check_parts(true)?;
             return self.add_bank(module, (&name, &bank), scale).map(|()| true);
         }
         let Some(place) = place else { return Ok(false) };

@@ -154,6 +154,32 @@ fn stacks_of_different_numbers_of_experts_are_refused() {
 }
 
 #[test]
+fn modules_of_which_some_tensors_would_be_ignored_are_refused() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("fc.weight", &[2, 1, 1], &[1.0, 2.0]), ("l.weight", &[1, 1], &[3.0])]);
+    let (lora, hada) = (["lora_down.weight", "lora_up.weight"], ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"]);
+    let (whole, core) = (["lokr_w1", "lokr_w2"], ["lokr_w1_a", "lokr_w1_b"]);
+    for parts in [[&lora[..], &hada], [&lora, &whole], [&whole, &core]] {
+        let names: Vec<String> = parts.concat().iter().map(|part| format!("lora_unet_l.{part}")).collect();
+        let tensors: Vec<(&str, &[u64], &[f32])> = names.iter().map(|it| (&**it, &[1, 1][..], &[1.0][..])).collect();
+        write(&bench, "a.safetensors", &tensors);
+        let outcome = bench.run("cast m.safetensors --lora a.safetensors -o out.safetensors");
+        let name = names.iter().min().unwrap();
+        let what = "has tensors of several methods, of which one would be merged";
+        outcome.expect(1, "", &format!("tcast: error: a.safetensors: tensor '{name}': {what}\n"));
+    }
+    fs::create_dir(bench.path("a")).unwrap();
+    bench
+        .write("a/adapter_config.json", br#"{"fine_tune_type": "dora", "lora_parameters": {"rank": 1, "scale": 1.0}}"#);
+    let matrix: (&[u64], &[f32]) = (&[2, 1, 1], &[1.0, 2.0]);
+    let [down, up] = ["fc.lora_a", "fc.lora_b"].map(|name| (name, matrix.0, matrix.1));
+    write(&bench, "a/adapters.safetensors", &[down, up, ("fc.m", &[2, 1], &[1.0, 2.0])]);
+    let outcome = bench.run("cast m.safetensors --lora a -o out.safetensors");
+    let what = "is for experts, and has more than two matrices, of which only those would be merged";
+    outcome.expect(1, "", &format!("tcast: error: a: tensor 'fc.lora_a': {what}\n"));
+}
+
+#[test]
 fn the_summary_the_json_and_a_dry_run_say_what_is_merged() {
     let bench = Bench::new();
     let base = fixture("lora/bases/tiny.safetensors").display().to_string();
