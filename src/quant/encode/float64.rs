@@ -136,7 +136,6 @@ impl Float64Rows<'_, '_> {
         let is_divided = chooser.formula == Formula::Block(BlockFormula::Divisor);
         let multiplier = chooser.multiplier(self.global);
         let (mut signals, mut noises) = (SumOfSquares::default(), SumOfSquares::default());
-        let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {
             let end = (start + SEGMENT).min(columns);
             let count = end - start;
@@ -203,16 +202,13 @@ impl Float64Rows<'_, '_> {
             noises.add(values);
             self.tally.changed += values.iter().map(|error| u64::from(*error != 0.0)).sum::<u64>();
             let most = largest_magnitude(values);
-            if most > largest.0 {
-                let at = values.iter().position(|error| error.abs() == most);
-                largest = (most, start + at.unwrap_or_default());
+            if most.is_infinite() || self.tally.needs_place(most, geometry.element(matrix, row, start)) {
+                let at = values.iter().position(|error| error.abs() == most).unwrap_or_default();
+                self.tally.take_error(most, Some(geometry.element(matrix, row, start + at)));
             }
         }
         self.tally.values += geometry.columns;
         self.tally.take_errors(signals.0.into_iter().sum(), noises.0.into_iter().sum());
-        if largest.0 > 0.0 {
-            self.tally.take_error(largest.0, Some(geometry.element(matrix, row, largest.1)));
-        }
     }
 }
 
