@@ -212,7 +212,7 @@ fn of_cast(arg: Arg) -> Arg {
         ),
         "fail_on" => with_values(
             arg,
-            "Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas. tcast \
+            "Write nothing and exit with 3 if one of these happens; repeatable, or separated by commas. tcast \
              converts all tensors first, and lists every one that has such values",
         ),
         _ => arg,

@@ -42,9 +42,8 @@ pub struct QuantizeArgs {
 
     /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
     ///
-    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values, and --lora keeps its scheme and
-    /// layout. --target-bits chooses among
-    /// several schemes, separated by commas.
+    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values, and --lora keeps its scheme
+    /// and layout. --target-bits chooses among several schemes, separated by commas.
     #[arg(
         long,
         value_name = "SCHEME",

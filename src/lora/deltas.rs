@@ -1,6 +1,6 @@
 //! The delta that the tensors of a module make, and its scale.
 
-use super::adapter::AdapterPart::{Alpha, Bias, Core, Down, Magnitude, Tokens, Up, Whole};
+use super::adapter::AdapterPart::{Alpha, Core, Down, Tokens, Up, Whole};
 use super::adapter::FactorPair::{Embedding, Hada1, Hada2, Kron1, Kron2, Lora};
 use super::adapter::{Adapter, AdapterModule, AdapterPart, AdapterTensor, Dialect, FactorPair};
 use super::matrix::{Delta, Matrix};
@@ -41,18 +41,13 @@ impl AdapterModule {
         self.explain(Error::new("is incomplete: a tensor that belongs to it is missing or empty"))
     }
 
-    /// Refuses a module with tensors of which a merge would ignore some.
-    pub(super) fn check_parts(&self, are_experts: bool) -> Result<()> {
+    /// Refuses a module with tensors of several methods: a merge would ignore all but one.
+    pub(super) fn check_methods(&self) -> Result<()> {
         let methods = [&[Lora][..], &[Embedding], &[Hada1, Hada2], &[Kron1, Kron2]];
         let methods = methods.iter().filter(|pairs| pairs.iter().any(|pair| self.has_any(*pair))).count();
         let is_twice = |pair| self.has(Whole(pair)) && (self.has(Up(pair)) || self.has(Down(pair)));
         if methods > 1 || is_twice(Kron1) || is_twice(Kron2) || self.has(Tokens) && self.parts.len() > 1 {
             return Err(Error::new("has tensors of several methods, of which one would be merged"));
-        }
-        if are_experts && [Magnitude, Bias, Core(Lora)].iter().any(|part| self.has(*part)) {
-            return Err(Error::new(
-                "is for experts, and has more than two matrices, of which only those would be merged",
-            ));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Turns the modules of an adapter into changes of the base's weights.
 
-use super::adapter::AdapterPart::{Alpha, Bias, Diff, DiffBias, Down, Magnitude, Reshape, Set, Tokens, Up};
+use super::adapter::AdapterPart::{Alpha, Bias, Core, Diff, DiffBias, Down, Magnitude, Reshape, Set, Tokens, Up};
 use super::adapter::FactorPair::{Embedding, Lora};
 use super::adapter::{Adapter, AdapterModule, AdapterTensor, Dialect};
 use super::deltas::RawDelta;
@@ -144,7 +144,7 @@ impl AdapterChanges<'_, '_> {
             Dialect::Kohya => self.base.underscored(&module.name)?,
             Dialect::Peft | Dialect::Mlx | Dialect::Dotted => self.base.dotted(&name),
         };
-        module.check_parts(module.experts(adapter.dialect).is_some())?;
+        module.check_methods()?;
         if let Some(tokens) = module.part(Tokens) {
             return place.map_or(Ok(false), |place| self.add_tokens(module, (&name, tokens), place).map(|()| true));
         }
@@ -153,7 +153,6 @@ impl AdapterChanges<'_, '_> {
         if let (None, Some(bank), Some((scale, _))) = (&place, self.base.bank(&name), given)
             && module.has(Down(Lora))
         {
-            module.check_parts(true)?;
             return self.add_bank(module, (&name, &bank), scale).map(|()| true);
         }
         let Some(place) = place else { return Ok(false) };
@@ -358,6 +357,9 @@ impl AdapterChanges<'_, '_> {
         places: &dyn Fn(u64) -> Result<Vec<MergePlace>>,
         factors: &dyn Fn(u64) -> Result<[Matrix; 2]>,
     ) -> Result<()> {
+        if [Magnitude, Bias, Core(Lora)].iter().any(|part| module.has(*part)) {
+            return Err(Error::new("belongs to experts, and has a magnitude, bias or core, which would be left out"));
+        }
         for expert in 0..experts {
             let ([left, right], places) = (factors(expert)?, places(expert)?);
             let rows = places.iter().map(|place| place.rows).sum();

@@ -30,7 +30,7 @@ pub(super) struct BaseNames<'m> {
     underscored: HashMap<String, Vec<usize>>,
     /// Names of banks of experts, and the numbers of the experts that are stored one by one.
     banks: HashMap<&'m str, HashSet<u64>>,
-    /// What takes the place of parts of names, of the row of [`FAMILIES`].
+    /// Parts of names, and their replacements, of the row of [`FAMILIES`].
     replacements: Vec<(Regex, &'static str)>,
 }
 
@@ -54,7 +54,7 @@ impl MergePlace {
     }
 }
 
-/// What takes the place of parts of a module's name in diffusers, in this order. Behind a `/` are the rows.
+/// Parts of a module's name in diffusers, and their replacements, in this order. Behind a `/` are the rows.
 type Replacements = &'static [(&'static str, &'static str)];
 
 /// FLUX.1 of Black Forest Labs.

@@ -1,4 +1,4 @@
-//! What an adapter is, and what it changes, for reports.
+//! Describes an adapter, and the weights that it changes, for reports.
 
 use super::adapter::Adapter;
 use serde::Serialize;

@@ -1,11 +1,11 @@
-//! What no tensor of an output may have: the values of `fail_on`.
+//! Defects that no tensor of an output may have: the values of `fail_on`.
 
 use crate::kernel::Condition;
 #[cfg(feature = "cli")]
 use crate::kernel::Loss;
 use serde::{Serialize, Serializer};
 
-/// What no tensor of an output may have.
+/// A defect that no tensor of an output may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Defect {

@@ -155,7 +155,7 @@ pub struct DequantizeOptions {
     #[cfg_attr(feature = "cli", arg(long, help_heading = "Which weights", hide_short_help = true))]
     pub keep_activation_scales: bool,
 
-    /// Fail, and write nothing, if one of these happens to a value; repeatable, or separated by commas
+    /// Fail, and write nothing, if one of these happens; repeatable, or separated by commas
     #[cfg_attr(
         feature = "cli",
         arg(

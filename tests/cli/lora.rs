@@ -175,7 +175,7 @@ fn modules_of_which_some_tensors_would_be_ignored_are_refused() {
     let [down, up] = ["fc.lora_a", "fc.lora_b"].map(|name| (name, matrix.0, matrix.1));
     write(&bench, "a/adapters.safetensors", &[down, up, ("fc.m", &[2, 1], &[1.0, 2.0])]);
     let outcome = bench.run("cast m.safetensors --lora a -o out.safetensors");
-    let what = "is for experts, and has more than two matrices, of which only those would be merged";
+    let what = "belongs to experts, and has a magnitude, bias or core, which would be left out";
     outcome.expect(1, "", &format!("tcast: error: a: tensor 'fc.lora_a': {what}\n"));
 }
 

@@ -26,7 +26,7 @@ pub(super) struct TransposedWeights<'a> {
     moved: HashMap<usize, Quantization<'a>>,
     /// Their scales and zero points.
     parts: HashSet<usize>,
-    /// Those of them that other nodes use.
+    /// Scales and zero points that other nodes use too, and that stay.
     needed: HashSet<usize>,
     obstacles: Vec<Obstacle>,
 }
@@ -99,16 +99,14 @@ impl<'a> TransposedWeights<'a> {
                 // Such as biases, whose codes are of 32 bits.
                 Err(TransposeObstacle::OtherUses) if weight.shape.len() < 2 => {}
                 Err(why) => {
-                    let same =
-                        found.obstacles.iter_mut().find(|known| known.why == why && known.scheme.name == scheme.name);
-                    if let Some(known) = same.filter(|_| rule.is_none()) {
-                        known.count += 1;
-                        continue;
+                    let obstacle = Obstacle { why, scheme, layout, first: weight.name.clone(), count: 1 };
+                    if rule.is_some() {
+                        return Err(obstacle.error(&model.source.path));
                     }
-                    let first = weight.name.clone();
-                    found.obstacles.push(Obstacle { why, scheme, layout, first, count: 1 });
-                    if let (Some(refused), true) = (found.obstacles.last(), rule.is_some()) {
-                        return Err(refused.error(&model.source.path));
+                    // Without a rule, all have the same scheme.
+                    match found.obstacles.iter_mut().find(|known| known.why == obstacle.why) {
+                        Some(known) => known.count += 1,
+                        None => found.obstacles.push(obstacle),
                     }
                 }
             }
