@@ -252,6 +252,13 @@ impl Adapter {
         method.unwrap_or("lora").to_lowercase()
     }
 
+    /// Returns the parameters that its config lists, each with the end of the name of its module. PEFT wraps the parameters
+    /// of a module that holds experts in this way.
+    pub(super) fn target_parameters(&self) -> impl Iterator<Item = (&str, &str)> {
+        let listed = self.config["target_parameters"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        listed.map(|parameter| parameter.rsplit_once('.').unwrap_or(("", parameter)))
+    }
+
     /// Returns a value of the metadata of its file.
     pub(super) fn metadata(&self, key: &str) -> Option<&str> {
         self.file.shards[0].contents.value(key)

@@ -37,9 +37,17 @@ impl AdapterDescription {
         let adapter = Adapter::open(path, false)?;
         let (mut ranks, mut scales, mut targets) = (Vec::new(), Vec::new(), BTreeMap::new());
         for module in &adapter.modules {
-            if let Some(delta) = module.delta(adapter.dialect).map_err(|error| module.explain(error))? {
-                let name = module.name.strip_prefix("base_model.model.").unwrap_or(&module.name);
-                scales.push(adapter.scale(module, &name.replace(".base_layer", ""), delta.rank)?);
+            let name = module.name.strip_prefix("base_model.model.").unwrap_or(&module.name).replace(".base_layer", "");
+            let mut parameters = adapter.target_parameters();
+            if let Some(given) = &adapter.scales
+                && parameters.any(|(end, _)| !end.is_empty() && name.ends_with(end))
+            {
+                // The matrices of experts have the rank times their number.
+                let (scale, rank) = given.get(&name)?;
+                scales.push(scale);
+                ranks.push(rank);
+            } else if let Some(delta) = module.delta(adapter.dialect).map_err(|error| module.explain(error))? {
+                scales.push(adapter.scale(module, &name, delta.rank)?);
                 ranks.extend(delta.rank.map(|rank| rank as f64));
             }
             let name = module.name.strip_suffix(".weight").unwrap_or(&module.name);

@@ -386,10 +386,9 @@ impl AdapterChanges<'_, '_> {
     /// Adds the parameters of all experts that PEFT adapts with two matrices: down is `[experts * rank, in]`, the expert
     /// slowest, and up is `[out, rank * experts]`, the expert fastest.
     fn add_bank(&mut self, module: &AdapterModule, (name, bank): (&str, &str), scale: f64) -> Result<()> {
-        let (base, config) = (self.base, &self.adapter.config);
+        let base = self.base;
         let (down, up) = (&module.need(Down(Lora))?.matrix, &module.need(Up(Lora))?.matrix);
-        let listed = config["target_parameters"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let listed: Vec<&str> = listed.filter_map(|parameter| parameter.rsplit('.').next()).collect();
+        let listed: Vec<&str> = self.adapter.target_parameters().map(|(_, parameter)| parameter).collect();
         let mut order = vec!["gate_up_proj", "down_proj"];
         if order.iter().any(|parameter| listed.contains(parameter)) {
             order.retain(|parameter| listed.contains(parameter));

@@ -408,6 +408,7 @@ fn inspect_describes_an_adapter() {
     for (name, line) in [
         ("style", "an adapter: lora (peft), rank 3, scale 2, 8 modules: q_proj (4), v_proj (4)"),
         ("kohya-flux-lokr/adapter.safetensors", "an adapter: lora (kohya), rank 2, scale 0.5 to 1, 4 modules"),
+        ("peft-moe-one-parameter/adapter", "an adapter: lora (peft), rank 2, scale 3, 1 module: experts (1)"),
         ("h-vera/adapter", "an adapter that cannot be merged: "),
     ] {
         let outcome = bench.run(&format!("inspect {}", path(name)));

@@ -32,7 +32,7 @@ pub(super) fn encoder(
     }
     if stored.row.nodes == Some(CodeNodes::Product) {
         if usage != WeightUse::Product {
-            return Err(Unfit::Grid);
+            return Err(Unfit::Operator);
         }
         let grid = TargetGrid { group: Group::Neighbours(block_size), ..grid };
         return Encoder::new(stored.row, &grid, &[shape[1], shape[0]], dtype, encoding);

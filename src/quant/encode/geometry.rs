@@ -38,6 +38,8 @@ pub enum Unfit {
     Search,
     /// The layout cannot store these codes and groups.
     Grid,
+    /// The layout stores weights of `MatMul` nodes only, and another node uses this one.
+    Operator,
 }
 
 impl fmt::Display for Unfit {
@@ -54,6 +56,9 @@ impl fmt::Display for Unfit {
                 "tcast searches the scales of nvfp4, mxfp4 and integers below 8 bits only, in groups of one row",
             ),
             Self::Grid => f.write_str("the layout cannot store these codes and groups"),
+            Self::Operator => {
+                f.write_str("a node other than MatMul uses it, and the layout replaces MatMul nodes only")
+            }
         }
     }
 }
