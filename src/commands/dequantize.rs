@@ -72,7 +72,7 @@ pub(super) fn check(args: &DequantizeArgs) -> Result<()> {
 /// Refuses options and patterns that have no effect on the model.
 fn check_model(args: &DequantizeArgs, model: &Model) -> Result<()> {
     let (options, in_file) = (&args.options, |error: Error| error.in_file(&model.source.path));
-    if model.is_model() && options.keep_activation_scales {
+    if model.is_onnx_model() && options.keep_activation_scales {
         let error = Error::usage("is an ONNX model, for which an option has no effect");
         return Err(in_file(error.without("keep_activation_scales")));
     }

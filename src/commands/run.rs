@@ -153,7 +153,7 @@ pub(super) fn convert(
 /// Refuses options for ONNX models if no input is one.
 fn check_has_model(given: &ModelOptions, sources: &[&Checkpoint]) -> Result<()> {
     match given.first_given() {
-        Some(option) if !sources.iter().any(|source| source.is_model()) => {
+        Some(option) if !sources.iter().any(|source| source.is_onnx_model()) => {
             Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))
         }
         _ => Ok(()),

@@ -249,7 +249,7 @@ pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
 /// Returns the options with the type to which a model is decoded, and the word that names the output. The weights of an
 /// ONNX model keep the types of their scales.
 pub(crate) fn in_effect(options: &DequantizeOptions, model: &Model) -> (DequantizeOptions, &'static str) {
-    let to = options.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
+    let to = options.to.or_else(|| (!model.is_onnx_model()).then(|| model.default_target()));
     let first = model.found.weights.first().map(|weight| model.target_of(weight));
     let label = to.or(first).unwrap_or_else(|| model.default_target());
     (DequantizeOptions { to, ..options.clone() }, label.name())

@@ -37,32 +37,26 @@ pub(super) fn plans<'a>(
     if output.is_none() {
         selection.renames.clear();
     }
-    // ONNX models keep integers and scales, so their codes are never cast.
-    let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
-    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
     let may_hold_codes = LazyCell::new(|| Codes::may_be_in(source)); // it looks at all tensors
-    let may_be_codes = has_codes && !is_of_weights && *may_hold_codes;
-    let has_experts = job.task.contents().is_some_and(|contents| contents.experts.is_some());
-    // The new names and the lists of a model without codes need no weights.
-    let has_other_codes = source.dropped.was_quantized || !source.added_weights.is_empty();
-    let has_changes =
-        !selection.renames.is_empty() || source.dropped.was_quantized || !source.added.is_empty() || has_experts;
-    let needs_weights = || has_experts || has_other_codes || *may_hold_codes;
-    let is_renamed = !is_of_weights && has_changes && !source.is_model() && needs_weights();
+    let (adapters, allows_unmatched) = job.task.adapters();
+    let has_adapters = !adapters.is_empty() && output.is_some();
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
         && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
-    let (adapters, allows_unmatched) = job.task.adapters();
-    let has_adapters = !adapters.is_empty() && output.is_some();
-    let is_cast = matches!(operator, Operator::Cast(_));
-    let is_listed = may_be_codes || is_renamed || is_decoded || is_cast && has_adapters;
-    let mut recognized = is_listed.then(|| Model::probe(source));
+    // ONNX models keep integers and scales, so their codes are never cast.
+    let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
+    let is_recognized_here = match operator {
+        Operator::Quantize | Operator::Dequantize => false, // the model is
+        Operator::Cast(_) if is_decoded || has_adapters => true,
+        _ => has_codes && *may_hold_codes || changes_weights(job, source, &selection, &may_hold_codes),
+    };
+    let mut recognized = is_recognized_here.then(|| Model::probe(source));
     let weights = recognized.as_ref().unwrap_or(model);
     let codes = match operator {
         Operator::Quantize | Operator::Dequantize => None, // their planners search for codes
         _ if !has_codes => None,
-        Operator::Cast(_) if may_be_codes => Some(Codes::of(weights)?),
-        Operator::Promote(_) if may_be_codes => Some(Codes::of(weights)?.without_patterns()),
+        Operator::Cast(_) if *may_hold_codes => Some(Codes::of(weights)?),
+        Operator::Promote(_) if *may_hold_codes => Some(Codes::of(weights)?.without_patterns()),
         Operator::Cast(_) | Operator::Promote(_) | Operator::BitCast => Some(Codes::undecoded_of(weights)),
     };
     let data_file = output.and_then(place::data_file);
@@ -123,6 +117,21 @@ pub(super) fn plans<'a>(
     Ok((plans, planned))
 }
 
+/// True if other names, tensors or forms of experts change the parts of quantized weights, which have to be recognized then.
+fn changes_weights(
+    job: &Job,
+    source: &Checkpoint,
+    selection: &Selection,
+    may_hold_codes: &LazyCell<bool, impl FnOnce() -> bool>,
+) -> bool {
+    let has_experts = job.task.contents().is_some_and(|contents| contents.experts.is_some());
+    let was_quantized = source.dropped.was_quantized;
+    let has_changes = !selection.renames.is_empty() || was_quantized || !source.added.is_empty() || has_experts;
+    // The new names and the lists of a model without codes need no weights.
+    let needs_weights = || has_experts || was_quantized || !source.added_weights.is_empty() || **may_hold_codes;
+    has_changes && !source.is_onnx_model() && needs_weights()
+}
+
 /// Refuses adapters for models and outputs of other formats.
 fn check_adapters(source: &Checkpoint, output: &dyn Container) -> Result<()> {
     let wrong = source.shards.iter().find(|shard| shard.container.format_info().is_changed_only());
@@ -142,7 +151,7 @@ fn check_adapters(source: &Checkpoint, output: &dyn Container) -> Result<()> {
 fn check_model_options(job: &Job, source: &Checkpoint, output: Option<&Path>, container: &dyn Container) -> Result<()> {
     let is_possible = !matches!(job.operator(), Operator::Quantize); // the plan says why it is not
     match job.task.model_options().first_given().filter(|_| is_possible) {
-        Some(option) if source.is_model() && !container.format_info().is_changed_only() => {
+        Some(option) if source.is_onnx_model() && !container.format_info().is_changed_only() => {
             let error = Error::usage("the output is not an ONNX model: an option has no effect");
             Err(error.in_file(output.unwrap_or(&source.path)).without(option))
         }

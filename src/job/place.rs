@@ -237,7 +237,7 @@ fn unknown_format(job: &Job, source: &Checkpoint, output: &Path) -> Error {
 /// Returns the remedy for an output in a format that cannot hold the tensors of an input.
 fn other_format(job: &Job, source: &Checkpoint) -> String {
     let are_several = source.names().nth(1).is_some();
-    let is_model = source.is_model() && !matches!(job.operator(), Operator::Promote(_));
+    let is_model = source.is_onnx_model() && !matches!(job.operator(), Operator::Promote(_));
     let formats = match job.operator() {
         _ if job.format().is_some() => ".gguf".to_owned(),
         Operator::Quantize if is_model => ".onnx".to_owned(),

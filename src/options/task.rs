@@ -145,7 +145,7 @@ impl<'o> Task<'o> {
             Self::Dequantize(options) => RecordedOptions::of(options),
             Self::Quantize(options) => {
                 let of_model = options.layout.unwrap_or(ONNX.name);
-                let layout = if source.is_model() { Some(of_model) } else { options.layout_in_effect() };
+                let layout = if source.is_onnx_model() { Some(of_model) } else { options.layout_in_effect() };
                 RecordedOptions::of(&QuantizeOptions { layout, ..options.clone() })
             }
         }

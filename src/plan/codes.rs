@@ -93,7 +93,7 @@ impl<'a> Codes<'a> {
         for problem in &model.found.problems {
             found.parts.extend(problem.tensors.iter().map(|at| name(*at)));
             // The codes of a weight that cannot be decoded come first.
-            if let Some(codes) = problem.tensors.first().filter(|codes| !source.is_model() && is_code(codes)) {
+            if let Some(codes) = problem.tensors.first().filter(|codes| !source.is_onnx_model() && is_code(codes)) {
                 found.scale_of.insert(name(*codes), problem.tensors.get(1).map_or("", |at| name(*at)).to_owned());
             }
             let codes = problem.tensors.first().filter(|_| problem.tensors.len() > 1);

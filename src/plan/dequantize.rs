@@ -132,7 +132,7 @@ impl<'a> Planned<'a> {
         let (source, renames) = (model.source, &request.selection.renames);
         check_added(model, |_| true)?;
         let (was_quantized, has_form) = (source.dropped.was_quantized, source.experts.is_some());
-        if source.is_model()
+        if source.is_onnx_model()
             || !was_quantized
                 && (renames.is_empty() && source.added.is_empty() && !has_form || model.found.weights.is_empty())
         {
@@ -376,7 +376,7 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
 }
 
 fn no_weights(model: &Model) -> Error {
-    if !model.is_model() {
+    if !model.is_onnx_model() {
         // Without codes, recognition was skipped. There may be scales.
         let problems = model.recognize().unwrap_or_default().problems;
         let details: Vec<String> = problems.iter().take(FEW).map(|problem| problem.error.to_string()).collect();

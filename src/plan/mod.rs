@@ -187,7 +187,7 @@ impl<'a> Planned<'a> {
         observer: &dyn Observer,
     ) -> Result<Self> {
         let mut planned = match (task, gguf) {
-            (Task::Quantize(options), _) if model.is_model() => Self::quantize_model(model, options, request),
+            (Task::Quantize(options), _) if model.is_onnx_model() => Self::quantize_model(model, options, request),
             (_, Some(gguf)) => Self::gguf(model, gguf, request),
             (Task::Cast(_), None) => Self::cast(model, request),
             (Task::BitCast(_), None) => match model.source.assembled.first() {

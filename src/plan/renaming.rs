@@ -64,7 +64,7 @@ impl Renaming {
     /// Derives all new names from the requested ones.
     fn of_options(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
         let mut found = Self { gone: gone(model), plain: added_matrices(model, renames), ..Self::default() };
-        if renames.is_empty() || model.is_model() {
+        if renames.is_empty() || model.is_onnx_model() {
             found.tensors = renames.to_vec();
             return Ok(found);
         }

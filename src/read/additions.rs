@@ -29,7 +29,7 @@ fn add(
     addition: &Addition,
     may_reshape: Option<bool>,
 ) -> Result<Checkpoint> {
-    if [&source, &other].iter().any(|model| model.is_model() || model.is_gguf()) {
+    if [&source, &other].iter().any(|model| model.is_onnx_model() || model.is_gguf()) {
         return Err(Error::usage("tensors are not added to GGUF and ONNX models, nor taken from them"));
     }
     let (own, theirs) = (Model::probe(&source), Model::probe(&other));

@@ -81,7 +81,7 @@ impl<'a> Model<'a> {
             model.found = model.recognize_blocks();
             return model;
         }
-        if !model.is_model() && !model.tensors.iter().any(|tensor| may_be_quantized(tensor.name, tensor.dtype)) {
+        if !model.is_onnx_model() && !model.tensors.iter().any(|tensor| may_be_quantized(tensor.name, tensor.dtype)) {
             model.found = Self::undecoded(source).unwrap_or_default();
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
@@ -133,7 +133,7 @@ impl<'a> Model<'a> {
     pub(crate) fn probe_parts(source: &'a Checkpoint) -> Self {
         let mut model = Self::probe(source);
         let is_skipped = model.found.plain.len() == model.tensors.len() && model.found.problems.is_empty();
-        if is_skipped && !model.is_model() && model.tensors.iter().any(|tensor| is_named_as_part(tensor.name)) {
+        if is_skipped && !model.is_onnx_model() && model.tensors.iter().any(|tensor| is_named_as_part(tensor.name)) {
             // A config that cannot be read does not matter without codes.
             model.found = model.recognize().unwrap_or(model.found);
         }
@@ -288,8 +288,8 @@ impl<'a> Model<'a> {
     }
 
     /// True if it is an ONNX model.
-    pub(crate) fn is_model(&self) -> bool {
-        self.source.is_model()
+    pub(crate) fn is_onnx_model(&self) -> bool {
+        self.source.is_onnx_model()
     }
 
     /// Returns the parts that the values of a weight depend on, the codes first.

@@ -35,7 +35,7 @@ impl Checkpoint {
         if !self.tensors().any(|(_, tensor)| is_other(tensor)) {
             return Ok(false);
         }
-        if self.is_gguf() || self.is_model() {
+        if self.is_gguf() || self.is_onnx_model() {
             return Err(Error::usage("the experts of GGUF and ONNX models have one form").without("experts"));
         }
         let facts = ModelFacts::read(self.side_file(CONFIG)?);

@@ -126,7 +126,7 @@ impl Report {
             };
             if all > 1 {
                 let mut rows = self.rows();
-                if self.is_model() {
+                if self.is_onnx_model() {
                     rows.retain(|row| row[3].contains("->")); // kept tensors follow by their reasons
                 }
                 for line in lines(&rows[..rows.len().min(FEW_ROWS)], around.columns) {
@@ -197,7 +197,7 @@ impl Report {
     }
 
     /// True if the output is an ONNX model, whose nodes use integers as shapes and indices.
-    fn is_model(&self) -> bool {
+    fn is_onnx_model(&self) -> bool {
         by_extension(&self.output).is_some_and(|format| format.format_info().is_changed_only())
     }
 
@@ -213,7 +213,7 @@ impl Report {
             reasons.push(format!("{already} already {}", names(of(KeptReason::Already))));
         }
         if others > 0 {
-            let hint = if self.is_model() { String::new() } else { format!(" ({} casts them)", around.integers) };
+            let hint = if self.is_onnx_model() { String::new() } else { format!(" ({} casts them)", around.integers) };
             reasons.push(format!("{others} not floating{hint}"));
         }
         for reason in KeptReason::OF_MODELS {

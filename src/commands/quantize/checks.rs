@@ -21,7 +21,7 @@ pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
 
 /// Returns the names that patterns can match.
 pub(super) fn names(model: &Model, layout: &str) -> Result<Vec<String>> {
-    if model.is_model() {
+    if model.is_onnx_model() {
         let weights = model.found.weights.iter().map(|weight| &*weight.name);
         Ok(model.source.names().chain(weights).map(str::to_owned).collect())
     } else {
@@ -210,10 +210,10 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
         ("only_exact", options.only_exact),
         ("recover", options.recover),
     ];
-    if let Some(option) = first_given(of_weights).filter(|_| model.is_model()) {
+    if let Some(option) = first_given(of_weights).filter(|_| model.is_onnx_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
     }
-    if !model.is_model() {
+    if !model.is_onnx_model() {
         check_layout(options, schemes, Some(&model.source.path))?;
     }
     if !model.found.weights.is_empty() {

@@ -10,7 +10,7 @@ impl Checkpoint {
     /// GGUF has its metadata in the first. The graph of an ONNX model refers to its tensors by their places, so these stay
     /// in the list.
     pub(crate) fn keep(&mut self, mut is_kept: impl FnMut() -> bool, was_quantized: bool) {
-        let (is_model, has_keys) = (self.is_model(), self.is_gguf());
+        let (is_model, has_keys) = (self.is_onnx_model(), self.is_gguf());
         let mut places = HashMap::new();
         let before = self.shards.len();
         self.dropped.was_quantized |= was_quantized;

@@ -117,7 +117,7 @@ impl Dropped {
 
 impl Checkpoint {
     /// True if the checkpoint is an ONNX model.
-    pub(crate) fn is_model(&self) -> bool {
+    pub(crate) fn is_onnx_model(&self) -> bool {
         self.shards.iter().any(|shard| shard.container.format_info().is_changed_only())
     }
 

@@ -202,7 +202,7 @@ impl<'m> GgufModel<'m> {
             }
             return Self::of_gguf(input, options);
         }
-        if input.is_model() {
+        if input.is_onnx_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
         if source.update_of_other_model().is_some() {
@@ -413,7 +413,7 @@ fn facts_of_keys(architecture: &'static str, keys: &[GgufKey]) -> LanguageModel<
 /// `None` for other inputs. Reads no tensors.
 #[cfg(feature = "cli")]
 pub(crate) fn folder_metadata(input: &Model) -> Option<Result<MetadataFacts>> {
-    if input.source.folder.is_none() || input.source.is_gguf() || input.is_model() {
+    if input.source.folder.is_none() || input.source.is_gguf() || input.is_onnx_model() {
         return None;
     }
     let config = input.config().ok().flatten().and_then(Config::of)?;
