@@ -11,7 +11,7 @@ use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::map::large_buffer;
 use crate::lora::Merge;
 use crate::operator::Operator;
@@ -122,6 +122,12 @@ impl<'r, 'a> Steps<'r, 'a> {
             return Err(Error::new(
                 "is compressed or in another order, and adapters are merged into plain tensors only",
             ));
+        }
+        let dtype = source.elements.dtype();
+        if dtype.is_none_or(|dtype| !dtype.is_weight() && dtype != Dtype::Float64) {
+            let what = dtype.map_or("text", Dtype::name);
+            let error = Error::new(format!("holds {what}, and adapters are merged into floats of 16 bits and more"));
+            return Err(error.of(Kind::UnusedAdapter));
         }
         let values = WeightValues::Rows(0).merged([Some(merge)], Dtype::Float64);
         self.merged_cast((place, Few::One(source)), values, (name, shape), to, kept)
