@@ -222,6 +222,9 @@ fn show_use(shown: &UseNote) {
             };
             note(&format!("{which} not a multiple of {size}"));
         }
+        UseNote::GroupsOfInput(size) => note(&format!(
+            "weights are quantized again because their groups have {size} values; --group-size {size} keeps codes and scales"
+        )),
         UseNote::SlowGroups(size) => {
             note(&format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
         }

@@ -150,6 +150,8 @@ pub(crate) enum UseNote {
     /// Number of weights that are not rotated because of their columns, the first, its columns, and the number that would be
     /// rotated together.
     Unrotated { count: u64, first: String, columns: u64, size: u64 },
+    /// The size of the input's groups, with which the scheme would keep codes and scales that its default replaces.
+    GroupsOfInput(u64),
     /// A group size for which engines have no fast kernels.
     SlowGroups(u64),
 

@@ -372,6 +372,17 @@ fn weights_of_other_libraries_are_moved_where_no_value_changes() {
 }
 
 #[test]
+fn the_group_size_that_keeps_codes_is_named() {
+    let bench = Bench::new();
+    of_library(&bench, "awq.f16.32x128.w4-g64");
+    let said = |line: &str| {
+        bench.run(&format!("quantize m --scheme {line} -f -o out")).stderr.contains("--group-size 64 keeps")
+    };
+    let lines = ["int4-asym", "int4-asym --group-size 64", "int4-asym --group-size 128", "int4", "fp8"];
+    assert_eq!(lines.map(said), [true, false, false, false, false]);
+}
+
+#[test]
 fn experts_that_are_quantized_are_not_put_together_for_gpt_oss() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     let outcome = bench.run("quantize q --scheme mxfp4 --layout gpt-oss -o out");

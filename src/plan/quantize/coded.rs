@@ -219,6 +219,28 @@ impl<'p, 'a> Planner<'p, 'a> {
         Ok(())
     }
 
+    /// Returns the size of the groups with which a weight would keep its codes in the chosen scheme, if it loses them only
+    /// because the default has another size.
+    pub(super) fn groups_of_input(&self, weights: &[WeightCandidate]) -> Option<u64> {
+        let is_encoded_again = |weight: &&WeightCandidate| {
+            let is_coded = weight.input_weight.is_some_and(|at| !self.model.found.weights[at].has_plain_blocks());
+            is_coded
+                && weight.decision.is_ok()
+                && !weight.is_merged
+                && matches!(weight.codes, CodesSource::Values { .. })
+        };
+        let weight = weights.iter().find(is_encoded_again).filter(|_| self.options.group_size.is_none())?;
+        let (target, (decoder, _)) = (weight.decision.as_ref().ok()?, weight.coded()?);
+        let grid = decoder.plain_grid(&self.part_bytes(weight.input_weight?).ok()?);
+        let own = same_grid(&grid, self.layout)?;
+        match own.grid.group {
+            Group::Neighbours(size) if own.scheme.name == target.scheme.name && own.grid.group != target.grid.group => {
+                Some(size)
+            }
+            _ => None,
+        }
+    }
+
     /// Refuses weights that are not moved, or whose values would change more than allowed.
     fn check_is_exact(
         &self,

@@ -236,6 +236,7 @@ impl Planner<'_, '_> {
         notes.extend(weights.iter().find(is_embedding).map(|weight| UseNote::QuantizedEmbedding(weight.name.clone())));
         notes.extend(first_stack.map(|first| UseNote::DecodedStacks(1 + stacks.count() as u64, first)));
         notes.extend(self.unrotated(weights));
+        notes.extend(self.groups_of_input(weights).map(UseNote::GroupsOfInput));
         notes.push(UseNote::Quantized(Box::new(self.forms(weights))));
         notes.extend(options.input_global_scale.map(|_| UseNote::SharedInputScale));
         if let Some(Group::Neighbours(size)) = options.group_size
