@@ -4,11 +4,13 @@
 mod budget;
 #[cfg(feature = "cli")]
 mod measured;
+mod promote;
 
 #[cfg(feature = "cli")]
 pub(crate) use budget::{Budget, Unreachable};
 #[cfg(feature = "cli")]
 pub(crate) use measured::measure;
+pub use promote::{PromoteReport, PromotedTensor, common_type, promote};
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
@@ -91,7 +93,7 @@ pub fn quantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Qua
     Settings::default().quantize(input, output, options)
 }
 
-impl Settings<'_> {
+impl<'a> Settings<'a> {
     /// Does the same as [`cast`](cast()) with these settings.
     ///
     /// ```
@@ -124,7 +126,7 @@ impl Settings<'_> {
         let begin = Instant::now();
         options.attributes.check()?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
-        self.run(&self.job(Task::Cast(options), output.as_ref()), &Model::of_values(source), begin)
+        self.run(&self.job(Task::Cast(options), Some(output.as_ref())), &Model::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -142,7 +144,7 @@ impl Settings<'_> {
         let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
         let model = Model::open(source)?;
         let (options, label) = in_effect(options, &model);
-        let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
+        let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), Some(output.as_ref())) };
         self.run(&job, &model, begin)
     }
 
@@ -163,7 +165,7 @@ impl Settings<'_> {
         let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
         let options = &in_own_layout(options, &model)?;
-        let job = self.job(Task::Quantize(options), output.as_ref());
+        let job = self.job(Task::Quantize(options), Some(output.as_ref()));
         self.run(&job, &model, begin)
     }
 
@@ -171,9 +173,12 @@ impl Settings<'_> {
         self.threads.map_or_else(cores, Into::into)
     }
 
-    fn job<'a>(&'a self, task: Task<'a>, output: &'a Path) -> Job<'a> {
+    pub(crate) fn job<'j>(&self, task: Task<'j>, output: Option<&'j Path>) -> Job<'j>
+    where
+        'a: 'j,
+    {
         let (existing, sync, cancel) = (self.existing, self.sync, self.cancel);
-        Job { output: Some(output), existing, sync, cancel, ..Job::new(task, self.threads()) }
+        Job { output, existing, sync, cancel, ..Job::new(task, self.threads()) }
     }
 
     fn open(&self, input: &Path, tensors: &TensorOptions, task: Task) -> Result<Checkpoint> {
