@@ -16,7 +16,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
-use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
+use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
 use crate::quant::Arithmetic;
@@ -75,6 +75,24 @@ pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOpt
     Settings::default().cast(input, output, options)
 }
 
+/// Reinterprets the bits of tensors as another type of the same width, as `tcast bitcast` and ONNX `BitCast` do.
+///
+/// ```
+/// use tcast::{dtype::Dtype, options::BitcastOptions};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let output = folder.path().join("bits.npy");
+/// # let input = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/weights_f32.npy");
+/// tcast::bitcast(input, &output, &BitcastOptions::to(Dtype::Int32))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As for [`cast`](cast()), and if the width of a tensor's type is another one.
+pub fn bitcast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &BitcastOptions) -> Result<Report> {
+    Settings::default().bitcast(input, output, options)
+}
+
 /// Decodes the quantized weights of a model to bfloat16, float16 or float32, and copies all other tensors, as `tcast
 /// dequantize` does. `config.json` no longer describes the weights as quantized.
 ///
@@ -127,6 +145,21 @@ impl<'a> Settings<'a> {
         options.attributes.check()?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
         self.run(&self.job(Task::Cast(options), Some(output.as_ref())), &Model::of_values(source), begin)
+    }
+
+    /// Does the same as [`bitcast`](bitcast()) with these settings.
+    ///
+    /// # Errors
+    /// As for the function, and if the work is cancelled.
+    pub fn bitcast(
+        &self,
+        input: impl AsRef<Path>,
+        output: impl AsRef<Path>,
+        options: &BitcastOptions,
+    ) -> Result<Report> {
+        let (begin, task) = (Instant::now(), Task::BitCast(options));
+        let source = &self.open(input.as_ref(), &options.tensors, task)?;
+        self.run(&self.job(task, Some(output.as_ref())), &Model::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -182,8 +215,8 @@ impl<'a> Settings<'a> {
     }
 
     fn open(&self, input: &Path, tensors: &TensorOptions, task: Task) -> Result<Checkpoint> {
-        let divides_stacks = !matches!(task, Task::Cast(_));
-        let (has_modules, publish, threads) = (!divides_stacks, Publish::Each, self.threads());
+        let divides_stacks = matches!(task, Task::Dequantize(_) | Task::Quantize(_));
+        let (has_modules, publish, threads) = (matches!(task, Task::Cast(_)), Publish::Each, self.threads());
         let options = OpenOptions { tensors, contents: task.contents(), divides_stacks, has_modules, publish, threads };
         let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
         Ok(sources.into_iter().next().expect("there is one input"))

@@ -205,7 +205,6 @@ impl DequantizeOptions {
 }
 
 /// Options of `bitcast`: reinterprets bits.
-#[doc(hidden)] // until the library has the operation
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
@@ -233,6 +232,12 @@ pub struct BitcastOptions {
 }
 
 impl BitcastOptions {
+    /// Returns options that read the bits of every tensor as `dtype`.
+    #[must_use]
+    pub fn to(dtype: Dtype) -> Self {
+        Self { to: Some(dtype), ..Self::default() }
+    }
+
     pub(crate) fn selection(&self) -> Selection {
         Selection { to: self.to, rules: self.rule.clone(), all: true, ..self.tensors.selection() }
     }

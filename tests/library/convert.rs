@@ -8,7 +8,9 @@ use tcast::Settings;
 use tcast::dtype::Dtype;
 use tcast::error::ErrorKind;
 use tcast::kernel::{Condition, Loss};
-use tcast::options::{CastOptions, Defect, DequantizeOptions, PromoteOptions, PromoteRule, QuantizeOptions};
+use tcast::options::{
+    BitcastOptions, CastOptions, Defect, DequantizeOptions, PromoteOptions, PromoteRule, QuantizeOptions,
+};
 use tcast::progress::Progress;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
@@ -139,4 +141,19 @@ fn a_promotion_names_the_choice_that_it_needs_without_flags() {
     let cancelled = settings.promote(&inputs, bench.path("out"), &options).unwrap_err();
     assert_eq!(cancelled.kind(), ErrorKind::Cancelled, "{cancelled}");
     assert_eq!(bench.files(), ["m.safetensors", "x.npy"]);
+}
+
+#[test]
+fn one_call_reinterprets_bits_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    let report = tcast::bitcast(bench.path("llama"), bench.path("a"), &BitcastOptions::to(Dtype::Int16)).unwrap();
+    bench.run("bitcast llama --to int16 -o b -q").expect(0, "", "");
+    same(&tree(&bench.path("a")), &tree(&bench.path("b")));
+    assert!(report.is_published && report.operator == "bitcast" && report.tensors().all(|it| it.to == Dtype::Int16));
+    let refused = tcast::bitcast(bench.path("llama"), bench.path("c"), &BitcastOptions::to(Dtype::Int32)).unwrap_err();
+    assert!(
+        refused.to_string().ends_with("bfloat16 has 16 bits and int32 has 32: a bitcast keeps the width"),
+        "{refused}"
+    );
+    assert!(!bench.path("c").exists());
 }
