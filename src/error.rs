@@ -62,7 +62,9 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self.cause() {
             Kind::System | Kind::NoMemory | Kind::NoSpace | Kind::Unwritable | Kind::InUse => ErrorKind::Io,
-            Kind::Usage | Kind::Unmatched { .. } | Kind::Unnamed(_) | Kind::Undivided => ErrorKind::Usage,
+            Kind::Usage | Kind::SeveralTensors(_) | Kind::Unmatched { .. } | Kind::Unnamed(_) | Kind::Undivided => {
+                ErrorKind::Usage
+            }
             Kind::Loss => ErrorKind::Loss,
             Kind::Exists { .. } => ErrorKind::Exists,
             Kind::Unfinished { .. } | Kind::Interrupted(_) | Kind::Incomplete | Kind::Stale => ErrorKind::Unfinished,
@@ -375,6 +377,15 @@ pub(crate) enum Kind {
     Plain,
     /// The tensor is a table that nodes look up, which the layout stores if it is asked for.
     Table,
+    /// There is no tensor of this name.
+    NoTensor {
+        /// The name.
+        name: Box<str>,
+        /// The names of the tensors.
+        names: Box<[String]>,
+    },
+    /// One of these tensors has to be chosen.
+    SeveralTensors(Box<[String]>),
     /// The layout cannot store the weights: another scheme or layout may.
     Unstorable,
     /// The tensor holds the codes of a quantized weight, which are not values.

@@ -25,8 +25,8 @@
 //! # Convert, quantize or decode a file
 //!
 //! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
-//! a tensor in memory. They return the report that the program prints with `--json`. [`Settings`] adds progress and
-//! cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
+//! a tensor in memory. They return the report that the program prints with `--json`. [`promote`](promote()) converts tensors
+//! of several files to the common type that [`common_type`] decides on, and [`bitcast`](bitcast()) reinterprets bits. [`Settings`] adds progress and cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
 //! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, and reads their values;
 //! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory.
 //!
@@ -108,7 +108,7 @@ use tcast_slice::random;
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`slice`](mod@slice) converts.
 pub use half;
 
-pub use convert::{Settings, cast, dequantize, quantize};
+pub use convert::{PromoteReport, PromotedTensor, Settings, bitcast, cast, common_type, dequantize, promote, quantize};
 pub use job::{FileReport, IfExists, PartReport, QuantizedReport, TensorReport};
 pub use measure::accuracy::Accuracy;
 pub use measure::compare::{

@@ -12,7 +12,6 @@ use crate::io::output::{is_standard_output, standard_output};
 use crate::job::{self, OpenOptions, Publish};
 use crate::options::{Task, TensorOptions};
 use crate::select::Selection;
-use crate::text::{counted, first_few, is, shorten};
 use crate::threads::cores;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -61,31 +60,6 @@ pub(super) fn check_matched(selection: &Selection, names: &[&str], is_allowed: b
         }
     }
     Ok(())
-}
-
-/// Maximum number of names in a message.
-const MOST_NAMES: usize = 8;
-
-pub(super) fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
-    missing_among(&sources.iter().flat_map(Checkpoint::names).collect::<Vec<_>>(), name)
-}
-
-pub(super) fn missing_among(names: &[&str], name: &str) -> Error {
-    let others = match &unmatched::near(name, names)[..] {
-        [] => format!("there {}: {}", is(names.len() as u64), first_few(names, MOST_NAMES)),
-        near => format!("similar: {}", first_few(near, MOST_NAMES)),
-    };
-    Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)
-}
-
-/// Returns the error for an input that does not have exactly one tensor, if one is needed.
-pub(super) fn say_which(source: &Checkpoint) -> Error {
-    let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
-    let count = source.names().count() + unreadable;
-    let error = Error::usage(format!("contains {}; choose one", counted(count as u64, "tensor")));
-    // Only this form accepts a name that begins with a dash.
-    let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
-    error.remedy(format!("--tensor{joint}NAME, one of {}", first_few(source.names(), MOST_NAMES)))
 }
 
 /// Returns the number of threads: as requested, or the number of cores.

@@ -3,12 +3,13 @@
 
 use super::downloads::{download, from_hub};
 use super::resume::{go_back, go_on};
-use super::unmatched::propose;
+use super::unmatched::{near, propose};
 use crate::error::{Blocker, Error, ErrorKind, Intended, Kind, OutputRole, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::directory_of;
 use crate::text::{
-    as_glob, expanded, flag_with, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy,
+    as_glob, expanded, first_few, flag_with, is, make_folder, move_file, quoted, remove_files, remove_folder,
+    replace_by_copy,
 };
 use std::fmt;
 use std::io;
@@ -41,6 +42,25 @@ fn code_of(error: &Error) -> u8 {
         ErrorKind::Exists => 4,
         _ => 1,
     }
+}
+
+/// Maximum number of names in a message.
+const MOST_NAMES: usize = 8;
+
+/// Lists the tensors that exist in place of one that does not.
+fn others(name: &str, names: &[String]) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match &near(name, &names)[..] {
+        [] => format!("there {}: {}", is(names.len() as u64), first_few(names, MOST_NAMES)),
+        near => format!("similar: {}", first_few(near, MOST_NAMES)),
+    }
+}
+
+/// Returns the flag that chooses a tensor.
+fn one_of(names: &[String]) -> String {
+    // Only this form accepts a name that begins with a dash.
+    let joint = if names.iter().any(|name| name.starts_with('-')) { '=' } else { ' ' };
+    format!("--tensor{joint}NAME, one of {}", first_few(names, MOST_NAMES))
 }
 
 /// Returns what chooses the values of a rank for a tensor, or leaves it out.
@@ -103,6 +123,8 @@ fn of_kind(error: &Error) -> Option<String> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             pattern.parse().map_or_else(|_| String::new(), |pattern| propose(&format!("--{option}"), &pattern, "", &names))
         }
+        Kind::NoTensor { name, names } => others(name, names),
+        Kind::SeveralTensors(names) => one_of(names),
         Kind::RanksDiffer(rank) => taking(*rank, error.tensor()?),
         Kind::Unconvertible => {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));

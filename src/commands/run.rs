@@ -1,6 +1,6 @@
 //! Shared code of all commands that convert: makes a job from the arguments, and runs it.
 
-use super::arguments::{check_matched, check_printing, check_standard_output, threads};
+use super::arguments::{check_matched, check_printing, check_standard_output};
 use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
@@ -8,6 +8,7 @@ use super::results::{Several, Shown, show, show_skipped};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
+use crate::convert::Settings;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, Measures, OpenOptions, PlannedOutput};
@@ -18,23 +19,25 @@ use crate::select::Selection;
 use crate::text::quoted;
 use serde_json::Value;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// Returns the settings for the arguments that all conversions share.
+pub(super) fn settings(file: &FileArgs) -> Settings<'static> {
+    let existing = match (file.force, file.skip_existing) {
+        (true, _) => IfExists::Replace,
+        (false, true) => IfExists::Skip,
+        (false, false) => IfExists::Refuse,
+    };
+    let threads = file.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
+    Settings { existing, sync: !file.no_sync, threads, ..Settings::default() }
+}
+
 /// Returns the job for the arguments that all conversions share.
 pub(super) fn job<'a>(task: Task<'a>, file: &'a FileArgs) -> Job<'a> {
-    Job {
-        output: file.output.as_deref(),
-        existing: match (file.force, file.skip_existing) {
-            (true, _) => IfExists::Replace,
-            (false, true) => IfExists::Skip,
-            (false, false) => IfExists::Refuse,
-        },
-        dry_run: file.dry_run,
-        sync: !file.no_sync,
-        shows_tensors: !file.quiet || file.json || file.dry_run,
-        ..Job::new(task, threads(file.threads))
-    }
+    let shows_tensors = !file.quiet || file.json || file.dry_run;
+    Job { dry_run: file.dry_run, shows_tensors, ..settings(file).job(task, file.output.as_deref()) }
 }
 
 /// Returns the job for the arguments of commands that also write folders of shards and reports.

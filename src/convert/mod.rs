@@ -4,17 +4,19 @@
 mod budget;
 #[cfg(feature = "cli")]
 mod measured;
+mod promote;
 
 #[cfg(feature = "cli")]
 pub(crate) use budget::{Budget, Unreachable};
 #[cfg(feature = "cli")]
 pub(crate) use measured::measure;
+pub use promote::{PromoteReport, PromotedTensor, common_type, promote};
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
-use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
+use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
 use crate::quant::Arithmetic;
@@ -73,6 +75,24 @@ pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOpt
     Settings::default().cast(input, output, options)
 }
 
+/// Reinterprets the bits of tensors as another type of the same width, as `tcast bitcast` and ONNX `BitCast` do.
+///
+/// ```
+/// use tcast::{dtype::Dtype, options::BitcastOptions};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let output = folder.path().join("bits.npy");
+/// # let input = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/weights_f32.npy");
+/// tcast::bitcast(input, &output, &BitcastOptions::to(Dtype::Int32))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As for [`cast`](cast()), and if the width of a tensor's type is another one.
+pub fn bitcast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &BitcastOptions) -> Result<Report> {
+    Settings::default().bitcast(input, output, options)
+}
+
 /// Decodes the quantized weights of a model to bfloat16, float16 or float32, and copies all other tensors, as `tcast
 /// dequantize` does. `config.json` no longer describes the weights as quantized.
 ///
@@ -91,7 +111,7 @@ pub fn quantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Qua
     Settings::default().quantize(input, output, options)
 }
 
-impl Settings<'_> {
+impl<'a> Settings<'a> {
     /// Does the same as [`cast`](cast()) with these settings.
     ///
     /// ```
@@ -124,7 +144,22 @@ impl Settings<'_> {
         let begin = Instant::now();
         options.attributes.check()?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
-        self.run(&self.job(Task::Cast(options), output.as_ref()), &Model::of_values(source), begin)
+        self.run(&self.job(Task::Cast(options), Some(output.as_ref())), &Model::of_values(source), begin)
+    }
+
+    /// Does the same as [`bitcast`](bitcast()) with these settings.
+    ///
+    /// # Errors
+    /// As for the function, and if the work is cancelled.
+    pub fn bitcast(
+        &self,
+        input: impl AsRef<Path>,
+        output: impl AsRef<Path>,
+        options: &BitcastOptions,
+    ) -> Result<Report> {
+        let (begin, task) = (Instant::now(), Task::BitCast(options));
+        let source = &self.open(input.as_ref(), &options.tensors, task)?;
+        self.run(&self.job(task, Some(output.as_ref())), &Model::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -142,7 +177,7 @@ impl Settings<'_> {
         let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
         let model = Model::open(source)?;
         let (options, label) = in_effect(options, &model);
-        let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
+        let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), Some(output.as_ref())) };
         self.run(&job, &model, begin)
     }
 
@@ -163,7 +198,7 @@ impl Settings<'_> {
         let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
         let options = &in_own_layout(options, &model)?;
-        let job = self.job(Task::Quantize(options), output.as_ref());
+        let job = self.job(Task::Quantize(options), Some(output.as_ref()));
         self.run(&job, &model, begin)
     }
 
@@ -171,14 +206,17 @@ impl Settings<'_> {
         self.threads.map_or_else(cores, Into::into)
     }
 
-    fn job<'a>(&'a self, task: Task<'a>, output: &'a Path) -> Job<'a> {
+    pub(crate) fn job<'j>(&self, task: Task<'j>, output: Option<&'j Path>) -> Job<'j>
+    where
+        'a: 'j,
+    {
         let (existing, sync, cancel) = (self.existing, self.sync, self.cancel);
-        Job { output: Some(output), existing, sync, cancel, ..Job::new(task, self.threads()) }
+        Job { output, existing, sync, cancel, ..Job::new(task, self.threads()) }
     }
 
     fn open(&self, input: &Path, tensors: &TensorOptions, task: Task) -> Result<Checkpoint> {
-        let divides_stacks = !matches!(task, Task::Cast(_));
-        let (has_modules, publish, threads) = (!divides_stacks, Publish::Each, self.threads());
+        let divides_stacks = matches!(task, Task::Dequantize(_) | Task::Quantize(_));
+        let (has_modules, publish, threads) = (matches!(task, Task::Cast(_)), Publish::Each, self.threads());
         let options = OpenOptions { tensors, contents: task.contents(), divides_stacks, has_modules, publish, threads };
         let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
         Ok(sources.into_iter().next().expect("there is one input"))

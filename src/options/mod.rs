@@ -14,8 +14,7 @@ mod task;
 
 pub use crate::container::checkpoint::{ExpertForm, Naming};
 pub use crate::operator::cast::{CastAttributes, Opset};
-#[doc(hidden)]
-pub use crate::operator::promote::PromoteAttributes;
+pub use crate::operator::promote::{PromoteAttributes, PromoteRule};
 pub use crate::quant::{Arithmetic, EncodeArithmetic, Group, Rotation, ScaleChoice};
 pub use crate::select::{Pattern, Rename, Rule};
 pub use contents::{AdapterOption, Addition, ContentOptions, SetValue, StochasticRounding};
@@ -206,7 +205,6 @@ impl DequantizeOptions {
 }
 
 /// Options of `bitcast`: reinterprets bits.
-#[doc(hidden)] // until the library has the operation
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
@@ -234,13 +232,18 @@ pub struct BitcastOptions {
 }
 
 impl BitcastOptions {
+    /// Returns options that read the bits of every tensor as `dtype`.
+    #[must_use]
+    pub fn to(dtype: Dtype) -> Self {
+        Self { to: Some(dtype), ..Self::default() }
+    }
+
     pub(crate) fn selection(&self) -> Selection {
         Selection { to: self.to, rules: self.rule.clone(), all: true, ..self.tensors.selection() }
     }
 }
 
 /// Options of `promote`: converts tensors to their common type.
-#[doc(hidden)] // until the library has the operation
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
@@ -250,9 +253,9 @@ pub struct PromoteOptions {
     #[cfg_attr(feature = "cli", command(flatten, next_help_heading = "The common type"))]
     pub attributes: PromoteAttributes,
 
-    /// The common type.
+    /// The common type, when it is known.
     #[cfg_attr(feature = "cli", arg(skip))]
-    pub to: Option<Dtype>,
+    pub(crate) to: Option<Dtype>,
 
     /// The root of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -302,7 +305,6 @@ impl PromoteOptions {
     }
 
     /// Returns how inputs are opened.
-    #[cfg(feature = "cli")]
     pub(crate) fn tensors(&self) -> TensorOptions {
         let naming = NamingOptions { root: self.root.clone(), ..NamingOptions::default() };
         TensorOptions { naming, ..TensorOptions::default() }

@@ -14,7 +14,6 @@ use crate::select::Selection;
 
 /// An operation on the tensors of a job's inputs, with its options.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the library has no call for some operators"))]
 pub(crate) enum Task<'o> {
     Cast(&'o CastOptions),
     BitCast(&'o BitcastOptions),

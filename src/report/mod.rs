@@ -50,7 +50,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// Name of the operator: `cast`, `dequantize`, `quantize` or `bitcast`.
+    /// Name of the operator: `cast`, `dequantize`, `quantize`, `bitcast` or `promote`.
     pub operator: String,
     /// The input.
     pub input: PathBuf,

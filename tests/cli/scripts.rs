@@ -201,7 +201,7 @@ fn a_flag_without_effect_is_refused() {
         ("cast x.npy --to f16 --stats -q", "--quiet hides the figures of --stats\n  add --json or --report FILE"),
         (
             "promote x.npy -o out --saturate",
-            "--saturate is for float8 types, and the common one is float32\n  leave --saturate out",
+            "saturate is for float8 types, and the common one is float32\n  leave --saturate out",
         ),
     ] {
         bench.run(line).expect(2, "", &format!("tcast: error: {message}\n"));

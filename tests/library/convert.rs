@@ -1,12 +1,16 @@
-//! `tcast::cast` on files.
+//! Calls that convert files.
 
+use crate::common::{Bench, npy, npy_f32, same, tree};
+use serde_json::Value;
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcast::Settings;
 use tcast::dtype::Dtype;
 use tcast::error::ErrorKind;
 use tcast::kernel::{Condition, Loss};
-use tcast::options::{CastOptions, Defect, DequantizeOptions, QuantizeOptions};
+use tcast::options::{
+    BitcastOptions, CastOptions, Defect, DequantizeOptions, PromoteOptions, PromoteRule, QuantizeOptions,
+};
 use tcast::progress::Progress;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
@@ -77,4 +81,79 @@ fn a_refused_model_is_an_error_that_contains_the_report() {
     assert!(!report.is_published && report.tensors().count() > error.details().len());
     assert!(error.details().iter().all(|line| line.ends_with(" dB, below 60 dB")), "{:?}", error.details());
     assert!(!output.exists());
+}
+
+#[test]
+fn one_call_promotes_files_as_the_program_does() {
+    let bench = Bench::new();
+    bench.write("a.npy", &npy("'|i1'", "(3,)", &[1, 0xfe, 127]));
+    bench.write("b.npy", &npy("'<f2'", "(1,)", &[0, 0x3c]));
+    let inputs = ["a.npy", "b.npy"].map(|name| bench.path(name));
+    let options = PromoteOptions::default();
+    let decided = tcast::common_type(&inputs, &options).unwrap();
+    assert_eq!((decided.dtype, decided.rule, decided.outputs.len()), (Dtype::Float16, PromoteRule::IntFloat, 0));
+    let promoted = tcast::promote(&inputs, bench.path("ours"), &options).unwrap();
+    let printed = bench.run("promote a.npy b.npy -o theirs --json -q").stdout;
+    same(&tree(&bench.path("ours")), &tree(&bench.path("theirs")));
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((printed["dtype"].as_str(), printed["rule"].as_str()), (Some("float16"), Some(promoted.rule.name())));
+    for (at, (input, output)) in promoted.inputs.iter().zip(&promoted.outputs).enumerate() {
+        let (of_input, of_output) = (&printed["inputs"][at], &printed["outputs"][at]);
+        assert_eq!(
+            (of_input["tensor"].as_str(), of_input["dtype"].as_str()),
+            (Some(&*input.name), Some(input.dtype.name()))
+        );
+        assert_eq!((of_input["can_lose"].as_bool(), &input.input), (Some(input.can_lose), &inputs[at]));
+        assert_eq!((of_output["bytes_in"].as_u64(), output.output.exists()), (Some(output.bytes_in), true));
+        assert!(output.is_published && output.operator == "promote", "{output:?}");
+    }
+    let mut settings = Settings::default();
+    settings.existing = tcast::IfExists::Skip;
+    let kept = settings.promote(&inputs, bench.path("ours"), &options).unwrap();
+    assert!(
+        kept.outputs.len() == 2 && kept.outputs.iter().all(|output| !output.is_published && output.files.is_empty())
+    );
+}
+
+#[test]
+fn a_promotion_names_the_choice_that_it_needs_without_flags() {
+    let bench = Bench::with("model.safetensors", "m.safetensors");
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let inputs = [bench.path("m.safetensors"), bench.path("x.npy")];
+    let mut options = PromoteOptions::default();
+    let refusal = |options: &PromoteOptions| tcast::promote(&inputs, bench.path("out"), options).unwrap_err();
+    let several = refusal(&options);
+    assert_eq!(several.kind(), ErrorKind::Usage);
+    assert!(several.to_string().ends_with("m.safetensors: contains 12 tensors; choose one"), "{several}");
+    options.tensor = vec!["none".to_owned()];
+    let missing = refusal(&options);
+    assert!(missing.to_string().ends_with("m.safetensors: there is no tensor 'none'"), "{missing}");
+    assert_eq!((missing.kind(), missing.remedy_text()), (ErrorKind::Refused, None));
+    options.tensor = vec!["model.norm.weight".to_owned()];
+    options.saturate = Some(true);
+    assert_eq!(refusal(&options).to_string(), "saturate is for float8 types, and the common one is float32");
+    let (at_once, empty): (AtOnce, [&str; 0]) = (AtOnce::default(), []);
+    let nothing = tcast::common_type(&empty, &PromoteOptions::default()).unwrap_err();
+    assert_eq!(nothing.to_string(), "promote needs at least one input");
+    let mut settings = Settings::default();
+    (settings.progress, settings.cancel) = (&at_once, &at_once.0);
+    options.saturate = None;
+    let cancelled = settings.promote(&inputs, bench.path("out"), &options).unwrap_err();
+    assert_eq!(cancelled.kind(), ErrorKind::Cancelled, "{cancelled}");
+    assert_eq!(bench.files(), ["m.safetensors", "x.npy"]);
+}
+
+#[test]
+fn one_call_reinterprets_bits_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    let report = tcast::bitcast(bench.path("llama"), bench.path("a"), &BitcastOptions::to(Dtype::Int16)).unwrap();
+    bench.run("bitcast llama --to int16 -o b -q").expect(0, "", "");
+    same(&tree(&bench.path("a")), &tree(&bench.path("b")));
+    assert!(report.is_published && report.operator == "bitcast" && report.tensors().all(|it| it.to == Dtype::Int16));
+    let refused = tcast::bitcast(bench.path("llama"), bench.path("c"), &BitcastOptions::to(Dtype::Int32)).unwrap_err();
+    assert!(
+        refused.to_string().ends_with("bfloat16 has 16 bits and int32 has 32: a bitcast keeps the width"),
+        "{refused}"
+    );
+    assert!(!bench.path("c").exists());
 }

@@ -3,12 +3,12 @@
 mod printer;
 mod weight;
 
-use super::arguments::{check_printing, missing_tensor, say_which, threads};
+use super::arguments::{check_printing, threads};
 use super::observer::Console;
 use super::remedies::flags_for;
 use super::run::{JobRequest, convert, job, open};
 use crate::cli::BitcastArgs;
-use crate::container::checkpoint::Checkpoint;
+use crate::container::checkpoint::{Checkpoint, no_tensor};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,7 +24,6 @@ use printer::{ElementPrinter, finish, range_of};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::slice;
 use std::time::Instant;
 
 /// Number of elements read at a time: a multiple that lets packed types start on whole bytes.
@@ -125,10 +124,10 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
     match (name, &tensors[..]) {
         (None, [only]) if source.shards.iter().all(|shard| shard.contents.unreadable.is_empty()) => Ok(*only),
         (None, []) => Err(Error::new("holds no tensor that can be read")),
-        (None, _) => Err(say_which(source)),
+        (None, _) => Err(source.say_which()),
         (Some(name), _) => {
             let named = tensors.into_iter().find(|(shard, tensor)| shard.name_of(tensor) == name);
-            named.ok_or_else(|| missing_tensor(slice::from_ref(source), name))
+            named.ok_or_else(|| no_tensor(source.names(), name))
         }
     }
 }

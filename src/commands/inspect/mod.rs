@@ -6,10 +6,10 @@ mod pickle;
 mod row;
 mod text;
 
-use super::arguments::{check_matched, check_printing, missing_among, read_options, threads};
+use super::arguments::{check_matched, check_printing, read_options, threads};
 use super::messages::{print, print_error, print_json, warn};
 use crate::cli::{InspectArgs, InspectCondition};
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::{self, Checkpoint, no_tensor};
 use crate::container::gguf::metadata::MetadataFacts;
 use crate::error::{Error, ErrorKind, Kind, Result};
 use crate::job;
@@ -165,12 +165,12 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) ->
         let names: Vec<&str> = names.collect();
         check_matched(selection, &names, args.view.allow_unmatched, args.quiet)?;
         if let Some(name) = args.tensor.iter().find(|name| !names.contains(&name.as_str())) {
-            let error = missing_among(&names, name);
+            let error = no_tensor(names.iter().copied(), name);
             let pattern = name.parse::<Pattern>().ok().filter(|pattern| names.iter().any(|name| pattern.matches(name)));
             return Err(match pattern {
-                Some(_) => {
-                    error.remedy(format!("--tensor takes a name; a pattern goes with {}", flag_with("--include", name)))
-                }
+                Some(_) => error
+                    .of(Kind::Refused)
+                    .remedy(format!("--tensor takes a name; a pattern goes with {}", flag_with("--include", name))),
                 None => error,
             });
         }

@@ -38,7 +38,7 @@ use crate::io::map::MappedFile;
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::io::output::{WORK, directory_of};
 use crate::io::temporaries::is_unfinished;
-use crate::text::{path_text, shorten};
+use crate::text::{counted, path_text, shorten};
 use disagreements::Disagreements;
 use missing::{explain, is_of_original, without_shards};
 use names::{ShardFolder, file_names, is_complete_without, is_shard};
@@ -46,6 +46,12 @@ use side_files::DESCRIPTIONS;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+
+/// Returns the error for a tensor that is not among those of these names.
+pub(crate) fn no_tensor<'n>(names: impl IntoIterator<Item = &'n str>, name: &str) -> Error {
+    let names = names.into_iter().map(str::to_owned).collect();
+    Error::new(format!("there is no tensor '{}'", shorten(name))).of(Kind::NoTensor { name: name.into(), names })
+}
 
 /// Folder of the config and the tokenizer in a checkpoint of verl and others.
 const BASE: &str = "huggingface";
@@ -155,6 +161,15 @@ impl Checkpoint {
 
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
+    }
+
+    /// Returns the error for an input of several tensors, of which one has to be chosen, or of none.
+    pub(crate) fn say_which(&self) -> Error {
+        let unreadable: usize = self.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
+        let names: Box<[String]> = self.names().map(str::to_owned).collect();
+        let count = names.len() + unreadable;
+        let what = format!("contains {}; choose one", counted(count as u64, "tensor"));
+        Error::new(what).of(Kind::SeveralTensors(names))
     }
 
     /// The names of the model's tensors, without stored tensors that others are made of.
