@@ -133,6 +133,9 @@ fn show_gguf(shown: &GgufNote) {
             let rows = counted(*rows, "row");
             note(&format!("{rows} of {table} are left out: the tokenizer has {tokens} tokens"));
         }
+        GgufNote::NoHead => note(
+            "the model has no lm_head.weight, and config.json does not tie it to the embeddings, which llama.cpp uses in its place",
+        ),
         GgufNote::Factors { name, donor, is_described } => note(&match donor.as_ref().map(path_text) {
             None => format!("{name} is computed from config.json"),
             Some(donor) if *is_described => format!("{name} is copied from {donor}"),

@@ -97,6 +97,8 @@ pub(crate) enum GgufNote {
     PrefixLost(String),
     /// Last rows of a table are left out, because the tokenizer of the model has fewer tokens.
     RowsLeftOut { table: String, rows: u64, tokens: u64 },
+    /// The model has no output head, and its config does not tie it to the embeddings.
+    NoHead,
     /// Factors of rotary embeddings: from the donor of the metadata, or computed from config.json.
     Factors { name: &'static str, donor: Option<PathBuf>, is_described: bool },
     /// Tensors of the donor of the metadata that the model does not have.

@@ -906,3 +906,15 @@ fn a_folder_of_many_other_files_is_named_before_they_are_copied() {
     let outcome = bench.run("cast m --to f16 -o out --dry-run");
     assert!(!outcome.stderr.contains(warning), "{outcome:?}");
 }
+
+#[test]
+fn scales_are_not_counted_for_the_type_that_the_config_names() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme fp8 --layout modelopt -o q -q").expect(0, "", "");
+    bench.run("cast q --only *.layers.0.* -o o -q").expect(0, "", "");
+    let dtype = |model: &str| {
+        let config: Value = serde_json::from_slice(&bench.read(&format!("{model}/config.json"))).unwrap();
+        config["torch_dtype"].as_str().or(config["dtype"].as_str()).unwrap().to_owned()
+    };
+    assert_eq!([dtype("m"), dtype("q"), dtype("o")], ["bfloat16"; 3]);
+}

@@ -497,6 +497,20 @@ fn what_a_folder_cannot_give_is_refused_by_name_with_a_remedy() {
 }
 
 #[test]
+fn a_config_that_does_not_fit_the_tensors_makes_no_gguf() {
+    for (changes, wanted) in [
+        (json!({"intermediate_size": 999}), "feed_forward_length is 999"),
+        (json!({"num_local_experts": 8}), "expert_count is 8, and there are none"),
+    ] {
+        let bench = Bench::new();
+        add(&bench, "llama-bpe", "m");
+        edit(&bench, "m/config.json", &changes);
+        let outcome = bench.run("cast m --to bf16 --pre-tokenizer llama-bpe -o o.gguf");
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(wanted), "{outcome:?}");
+    }
+}
+
+#[test]
 fn an_adapter_alone_makes_no_gguf() {
     let bench = Bench::new();
     fs::create_dir(bench.path("style")).unwrap();

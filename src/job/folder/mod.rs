@@ -22,6 +22,7 @@ use crate::operator::Operator;
 use crate::options::ExpertForm;
 use crate::plan::{GgufTask, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Note, Observer};
+use crate::quant::is_named_as_part;
 use crate::read::Model;
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::path_text;
@@ -297,10 +298,12 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
     index_text(&metadata, &weight_map, bytes, elements)
 }
 
-/// Returns the config with the type that most elements have now; `None` if that changes nothing.
+/// Returns the config with the type that most elements have now, without scales and zero points; `None` if that changes
+/// nothing.
 fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for tensor in plans.iter().flat_map(|plan| &plan.steps) {
+    let steps = plans.iter().flat_map(|plan| &plan.steps);
+    for tensor in steps.filter(|tensor| !is_named_as_part(tensor.name())) {
         *elements.entry(tensor.dtypes().1.name()).or_default() += tensor.count();
     }
     with_dtype(config, &elements)

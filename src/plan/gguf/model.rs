@@ -13,7 +13,7 @@ use crate::container::gguf::metadata::{Config, FolderMetadata, MetadataFacts, of
 use crate::container::gguf::names::{
     GgufSource, GgufTensor, MetadataValue, check_known, language_name, other_part, to_gguf,
 };
-use crate::container::gguf::number_or_first;
+use crate::container::gguf::{list_length, number_or_first};
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -348,6 +348,10 @@ impl<'m> GgufModel<'m> {
                     |tensor: &ComputedTensor| GgufNote::Factors { name: tensor.name, donor: None, is_described: true };
                 notes.extend(computed.iter().map(factors));
                 let facts = facts_of_keys(architecture, &made.keys);
+                let is_untied = config.flag("tie_word_embeddings") == Some(false);
+                if is_untied && shapes.contains_key(language::EMBEDDING) && !shapes.contains_key(language::OUTPUT) {
+                    notes.push(GgufNote::NoHead);
+                }
                 let tokenizer = made.tokenizer;
                 notes.insert(0, GgufNote::Made(MetadataFacts { architecture, layers: facts.layers, tokenizer }));
                 (computed, made.keys, facts)
@@ -395,7 +399,39 @@ impl<'m> NamedModel<'m> {
                 return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
             }
         }
+        self.check_sizes(&made.keys)?;
         Ok(made)
+    }
+
+    /// Refuses keys with other sizes than the tensors have, with which llama.cpp does not load them.
+    fn check_sizes(&self, keys: &[GgufKey]) -> Result<()> {
+        let number = |key: &str| {
+            let name = format!("{}.{key}", self.architecture);
+            // A list has a number for each layer.
+            let value = &keys.iter().find(|known| known.name == name)?.value;
+            number_or_first(value).filter(|_| list_length(value).is_none())
+        };
+        let wrong = |what: String| {
+            let error = Error::new(format!("its config.json does not describe its tensors: {what}"));
+            Err(error.remedy("download config.json and the tensors of the same model"))
+        };
+        let sizes = [("embedding_length", language::EMBEDDING), ("feed_forward_length", "ffn_down.weight")];
+        for (key, end) in sizes {
+            let columns = |tensor: &&GgufTensor| match (tensor.name.strip_suffix(end), &tensor.shape[..]) {
+                (Some(start), &[_, columns]) if start.is_empty() || start.starts_with("blk.") => Some(columns),
+                _ => None,
+            };
+            let Some(length) = number(key) else { continue };
+            let other = self.tensors.iter().find(|tensor| columns(tensor).is_some_and(|columns| columns != length));
+            if let Some(GgufTensor { name, shape, .. }) = other {
+                return wrong(format!("{name} has the shape {shape:?}, and {key} is {length}"));
+            }
+        }
+        let has_experts = || self.tensors.iter().any(|tensor| tensor.name.contains("_exps."));
+        match number("expert_count") {
+            Some(experts @ 1..) if !has_experts() => wrong(format!("expert_count is {experts}, and there are none")),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -110,7 +110,8 @@ enum LlamaRole {
     Other,
 }
 
-const OUTPUT: &str = "output.weight";
+/// The output head.
+pub const OUTPUT: &str = "output.weight";
 /// The embeddings of tokens.
 pub const EMBEDDING: &str = "token_embd.weight";
 /// Tensors with a row or an element for each token.

@@ -107,7 +107,8 @@ impl Config {
         self.find(names).map(|value| value.as_f64().ok_or_else(|| wrong(names[0]))).transpose()
     }
 
-    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+    /// Returns a flag of the file, or the default of its class.
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         self.find(&[name])?.as_bool()
     }
 
