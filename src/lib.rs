@@ -27,7 +27,8 @@
 //! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
 //! a tensor in memory. They return the report that the program prints with `--json`. [`promote`](promote()) converts tensors
 //! of several files to the common type that [`common_type`] decides on, and [`bitcast`](bitcast()) reinterprets bits. [`Settings`] adds progress and cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
-//! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, and reads their values;
+//! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, reads their values, and finds
+//! their extremes, means and special values;
 //! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory.
 //!
 //! ```
@@ -108,12 +109,14 @@ use tcast_slice::random;
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`slice`](mod@slice) converts.
 pub use half;
 
-pub use convert::{PromoteReport, PromotedTensor, Settings, bitcast, cast, common_type, dequantize, promote, quantize};
+pub use convert::{
+    PromoteReport, PromotedTensor, Settings, bitcast, cast, common_type, dequantize, diff, promote, quantize,
+};
 pub use job::{FileReport, IfExists, PartReport, QuantizedReport, TensorReport};
 pub use measure::accuracy::Accuracy;
-pub use measure::compare::{
-    Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
-};
+pub use measure::compare::{Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff};
+pub use measure::distribution::{Distribution, Histogram};
+pub use measure::number::Number;
 pub use measure::quantized::{CodesOrigin, QuantizedAccuracy};
 pub use quant::{EncodedTensor, EncodedWeight, Scheme, WeightElement};
 pub use report::Report;

@@ -10,6 +10,7 @@ pub(crate) use observer::{Observer, PartOf, ShardProgress};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 
+use crate::error::{Error, Kind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Receiver of a conversion's progress. The engine calls it for every finished piece of work, from any thread.
@@ -56,4 +57,24 @@ impl Cancel for Never {
     fn is_cancelled(&self) -> bool {
         false
     }
+}
+
+/// How values are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'a> {
+    pub(crate) threads: usize,
+    /// Receives the stored bytes.
+    pub(crate) progress: &'a dyn Progress,
+    pub(crate) cancel: &'a dyn Cancel,
+}
+
+impl Reading<'_> {
+    pub(crate) fn check_cancelled(self) -> Result<()> {
+        if self.cancel.is_cancelled() { Err(cancelled()) } else { Ok(()) }
+    }
+}
+
+/// Returns the error for work that the caller ended.
+pub(crate) fn cancelled() -> Error {
+    Error::new("cancelled").of(Kind::Cancelled)
 }

@@ -1,11 +1,13 @@
 //! The tensors of a file or of a folder of shards: a list, and their values.
 
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Form, ReadOptions};
+use crate::container::{Elements, Form, Input, ReadOptions, Tensor};
 use crate::conversion::NamedElements;
+use crate::convert::Settings;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::Codes;
+use crate::measure::distribution::{self, Distribution};
+use crate::plan::{self, Codes};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, WeightSource};
 use crate::select::Selection;
@@ -54,28 +56,16 @@ pub struct TensorFiles(Checkpoint);
 pub struct Tensors<'a> {
     model: Model<'a>,
     by_name: OnceLock<ByName<'a>>,
+    /// The stored tensors that are no values.
+    codes: OnceLock<Codes<'a>>,
 }
 
-/// Weights and tensors by name, for a reader of values.
+/// Weights and tensors by name.
 struct ByName<'a> {
     /// Indices of the quantized weights that can be decoded.
     weights: HashMap<String, usize>,
     /// Indices of the stored tensors.
     stored: HashMap<&'a str, usize>,
-    /// The stored tensors that are no values.
-    codes: Codes<'a>,
-}
-
-impl<'a> ByName<'a> {
-    fn new(model: &Model<'a>) -> Result<Self> {
-        let is_readable = |(_, weight): &(usize, &FoundWeight)| model.is_readable(weight);
-        let weights = model.found.weights.iter().enumerate().filter(is_readable);
-        Ok(Self {
-            weights: weights.map(|(at, weight)| (weight.name.clone(), at)).collect(),
-            stored: model.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name, at)).collect(),
-            codes: if Codes::may_be_in(model.source) { Codes::of(model)? } else { Codes::undecoded_of(model) },
-        })
-    }
 }
 
 impl TensorFiles {
@@ -92,7 +82,7 @@ impl TensorFiles {
     /// Finds the quantized weights among the stored tensors.
     #[must_use]
     pub fn tensors(&self) -> Tensors<'_> {
-        Tensors { model: Model::probe(&self.0), by_name: OnceLock::new() }
+        Tensors { model: Model::probe(&self.0), by_name: OnceLock::new(), codes: OnceLock::new() }
     }
 }
 
@@ -120,12 +110,13 @@ impl<'a> Tensors<'a> {
     /// When there is no such tensor, the range is beyond its end, its elements are not numbers or are codes of a weight that
     /// cannot be decoded, or ONNX Cast lacks the conversion.
     pub fn values<E: Element + Default>(&self, name: &str, elements: Range<u64>) -> Result<Vec<E>> {
-        let by_name = self.by_name()?;
-        let weight =
-            by_name.weights.get(name).map(|at| self.weight::<E>(&self.model.found.weights[*at])).transpose()?;
-        let tensor = match &weight {
-            Some(weight) => LogicalTensor::Weight(weight),
-            None => LogicalTensor::Stored(self.stored(name, by_name)?),
+        let weight;
+        let tensor = match self.find(name)? {
+            ModelTensor::Weight(_, found) => {
+                weight = self.weight::<E>(found)?;
+                LogicalTensor::Weight(&weight)
+            }
+            ModelTensor::Stored(input, tensor) => LogicalTensor::Stored(self.stored(input, tensor)?),
         };
         let NamedElements { count, .. } = tensor.named();
         if elements.start > elements.end || elements.end > count {
@@ -150,11 +141,64 @@ impl<'a> Tensors<'a> {
         Ok(values)
     }
 
-    fn by_name(&self) -> Result<&ByName<'a>> {
-        match self.by_name.get() {
-            Some(known) => Ok(known),
-            None => ByName::new(&self.model).map(|made| self.by_name.get_or_init(|| made)),
+    /// Computes the distribution of a tensor's values, as `tcast inspect --stats` does: extremes, mean, special values and
+    /// exponents. The values of a quantized weight are those that `tcast dequantize` writes. `None` for text, and if the file
+    /// does not name the type of the elements. The progress has the stored bytes.
+    ///
+    /// ```
+    /// let files = tcast::TensorFiles::open(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8"))?;
+    /// let (tensors, settings) = (files.tensors(), tcast::Settings::default());
+    /// for tensor in tensors.list() {
+    ///     let Some(figures) = tensors.distribution(&tensor.name, &settings)? else { continue };
+    ///     println!("{}: {:?} to {:?}, {} NaN", tensor.name, figures.min, figures.max, figures.nan);
+    /// }
+    /// # Ok::<(), tcast::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such tensor, its bytes cannot be read or are malformed, or the work is cancelled.
+    pub fn distribution(&self, name: &str, settings: &Settings) -> Result<Option<Distribution>> {
+        let tensor = self.find(name)?;
+        let form = match tensor {
+            ModelTensor::Weight(..) => None,
+            ModelTensor::Stored(_, stored) => match plan::source_form(stored, None) {
+                Ok(form @ Form::Numbers(_)) => Some(form),
+                _ => return Ok(None),
+            },
+        };
+        settings.progress.begin(tensor.stored_len());
+        let measured = distribution::of_model(tensor, form, settings.reading());
+        measured.map_err(|error| error.in_file(&self.model.source.path))
+    }
+
+    fn find(&self, name: &str) -> Result<ModelTensor<'_>> {
+        let model = &self.model;
+        let ByName { weights, stored } = self.by_name.get_or_init(|| {
+            let weights = model.found.weights.iter().enumerate().filter(|(_, weight)| model.is_readable(weight));
+            ByName {
+                weights: weights.map(|(at, weight)| (weight.name.clone(), at)).collect(),
+                stored: model.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name, at)).collect(),
+            }
+        });
+        if let Some(at) = weights.get(name) {
+            return Ok(ModelTensor::Weight(model, &model.found.weights[*at]));
         }
+        let Some(at) = stored.get(name) else {
+            let error = Error::new(format!("there is no tensor '{}'", shorten(name)));
+            return Err(error.in_file(&model.source.path));
+        };
+        let (input, tensor) = model.file_tensor(*at);
+        Ok(ModelTensor::Stored(input, tensor))
+    }
+
+    /// Returns the stored tensors that are no values.
+    fn codes(&self) -> Result<&Codes<'a>> {
+        if let Some(known) = self.codes.get() {
+            return Ok(known);
+        }
+        let model = &self.model;
+        let codes = if Codes::may_be_in(model.source) { Codes::of(model)? } else { Codes::undecoded_of(model) };
+        Ok(self.codes.get_or_init(|| codes))
     }
 
     fn weight<E: Element>(&self, weight: &FoundWeight) -> Result<WeightSource<'a>> {
@@ -165,18 +209,16 @@ impl<'a> Tensors<'a> {
         self.model.weight(weight, E::DTYPE, Arithmetic::Library)
     }
 
-    fn stored(&self, name: &str, by_name: &ByName) -> Result<SourceTensor<'a>> {
-        let in_file = |error: Error| error.in_file(&self.model.source.path);
-        if let Some(error) = by_name.codes.undecoded() {
-            return Err(in_file(error));
+    fn stored<'t>(&self, input: &'t Input, tensor: &'t Tensor) -> Result<SourceTensor<'t>> {
+        let codes = self.codes()?;
+        if let Some(error) = codes.undecoded() {
+            return Err(error.in_file(&self.model.source.path));
         }
-        let Some(at) = by_name.stored.get(name) else {
-            return Err(in_file(Error::new(format!("there is no tensor '{}'", shorten(name)))));
-        };
-        let stored = self.model.stored(*at);
-        match by_name.codes.refusal(name, &Selection::default()) {
+        let (files, elements, is_transposed) = (&input.files[..], tensor.elements, tensor.fortran_order);
+        let stored = SourceTensor { files, tensor, elements, is_transposed };
+        match codes.refusal(input.name_of(tensor), &Selection::default()) {
             Some(error) => Err(stored.error(error)),
-            None => Ok(SourceTensor { is_transposed: stored.tensor.fortran_order, ..stored }),
+            None => Ok(stored),
         }
     }
 }

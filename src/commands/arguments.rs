@@ -11,6 +11,7 @@ use crate::io::identity::Files;
 use crate::io::output::{is_standard_output, standard_output};
 use crate::job::{self, OpenOptions, Publish};
 use crate::options::{Task, TensorOptions};
+use crate::progress::{Never, Progress, Reading};
 use crate::select::Selection;
 use crate::threads::cores;
 use std::fmt::Display;
@@ -70,6 +71,11 @@ pub(super) fn threads(asked: Option<u16>) -> usize {
 /// Returns how `inspect` and `diff` read their inputs.
 pub(super) fn read_options(view: &ViewArgs) -> ReadOptions<'_> {
     ReadOptions { threads: threads(view.threads), root: view.root.as_deref(), take_rank: view.take_rank }
+}
+
+/// Returns how `inspect` and `diff` read values.
+pub(super) fn reading<'a>(view: &ViewArgs, progress: &'a dyn Progress) -> Reading<'a> {
+    Reading { threads: threads(view.threads), progress, cancel: &Never }
 }
 
 /// Returns the first of these options that is given.

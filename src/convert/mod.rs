@@ -16,9 +16,10 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
+use crate::measure::compare::{self, DiffOptions, DiffReport};
 use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
-use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
+use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Reading, Silent};
 use crate::quant::Arithmetic;
 use crate::read::Model;
 use crate::report::Report;
@@ -109,6 +110,31 @@ pub fn dequantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &D
 /// As for [`cast`](cast()), and if no weight can be quantized.
 pub fn quantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &QuantizeOptions) -> Result<Report> {
     Settings::default().quantize(input, output, options)
+}
+
+/// Compares the tensors of two files or folders of shards, in any formats, types and shards. Tensors are matched by name;
+/// two files of one tensor each are compared even if the names differ. This is `tcast diff`.
+///
+/// ```
+/// use tcast::{DiffOptions, cast, diff, dtype::Dtype, options::CastOptions};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let half = folder.path().join("model.f16.safetensors");
+/// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
+/// cast(model, &half, &CastOptions::to(Dtype::Float16))?;
+/// let mut options = DiffOptions::default();
+/// options.rtol = Some(1e-2);
+/// for tensor in diff(model, &half, &options)?.tensors {
+///     println!("{}: {:?}", tensor.name, tensor.comparison.status);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When an input cannot be read or changes meanwhile, or the selection leaves no tensor. A tensor that cannot be read is no
+/// error: its status is [`DiffStatus::Unreadable`](compare::DiffStatus::Unreadable).
+pub fn diff(a: impl AsRef<Path>, b: impl AsRef<Path>, options: &DiffOptions) -> Result<DiffReport> {
+    Settings::default().diff(a, b, options)
 }
 
 impl<'a> Settings<'a> {
@@ -202,8 +228,20 @@ impl<'a> Settings<'a> {
         self.run(&job, &model, begin)
     }
 
+    /// Does the same as [`diff`](diff()) with these settings. The progress has the bytes of both sides.
+    ///
+    /// # Errors
+    /// As for the function, and if the work is cancelled.
+    pub fn diff(&self, a: impl AsRef<Path>, b: impl AsRef<Path>, options: &DiffOptions) -> Result<DiffReport> {
+        compare::diff([a.as_ref(), b.as_ref()], options, self.reading(), |_, _| Ok(()))
+    }
+
     fn threads(&self) -> usize {
         self.threads.map_or_else(cores, Into::into)
+    }
+
+    pub(crate) fn reading(&self) -> Reading<'a> {
+        Reading { threads: self.threads(), progress: self.progress, cancel: self.cancel }
     }
 
     pub(crate) fn job<'j>(&self, task: Task<'j>, output: Option<&'j Path>) -> Job<'j>

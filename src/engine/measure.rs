@@ -9,11 +9,11 @@ use super::findings::infinite;
 use super::pieces::PIECE;
 use super::worker::divided;
 use crate::container::Tensor;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::kernel::{Counts, Firsts};
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Plan, Quantization, Step};
-use crate::progress::{Cancel, Progress};
+use crate::progress::{Cancel, Progress, cancelled};
 use crate::quant::EncodeTally;
 use crate::threads::in_order;
 use std::collections::HashMap;
@@ -97,7 +97,7 @@ impl<'p, 'a> Measurement<'p, 'a> {
         let first_pass = FirstPass::new(self.weights.iter().flat_map(|weight| weight.steps.iter().copied()));
         let work = |buffers: &mut Buffers, item: WorkItem<WeightPiece>| {
             if cancel.is_cancelled() {
-                return Err(Error::new("cancelled").of(Kind::Cancelled));
+                return Err(cancelled());
             }
             match item {
                 WorkItem::Scan(rows) => first_pass.scan(rows, &mut buffers.values, progress).map(|()| None),

@@ -15,13 +15,13 @@ mod pieces;
 mod queue;
 mod worker;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
 use crate::lora::DeltaFigures;
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Operation, Plan, Step};
-use crate::progress::{Cancel, Never, Progress, Silent};
+use crate::progress::{Cancel, Never, Progress, Silent, cancelled};
 use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
 use extremes::{FirstPass, WorkItem};
@@ -85,11 +85,7 @@ pub fn run(
     &RunOptions { threads, detail, progress, cancel }: &RunOptions,
 ) -> Result<Vec<Outcome>> {
     let check = || {
-        if cancel.is_cancelled() {
-            Err(Error::new("cancelled").of(Kind::Cancelled).in_file(output.path()))
-        } else {
-            Ok(())
-        }
+        if cancel.is_cancelled() { Err(cancelled().in_file(output.path())) } else { Ok(()) }
     };
     if !output.is_seekable() {
         check_order(plan).map_err(|error| error.in_file(output.path()))?;

@@ -4,7 +4,6 @@
 pub(crate) mod accuracy;
 pub mod bits;
 pub(crate) mod compare;
-#[cfg(feature = "cli")]
 pub mod distribution;
 pub(crate) mod hash;
 pub mod number;

@@ -14,7 +14,6 @@ pub enum Number {
 }
 
 impl Number {
-    #[cfg(feature = "cli")]
     pub(super) fn abs(self) -> Self {
         match self {
             Self::Integer(number) => Self::Integer(number.abs()),

@@ -3,7 +3,7 @@
 use super::{LogicalTensor, Share, SourceTensor, WeightSource};
 use crate::container::{Checksum, sum_of};
 use crate::error::Result;
-use crate::progress::Progress;
+use crate::progress::Reading;
 use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
@@ -13,8 +13,7 @@ pub(crate) struct Zip<'a, const N: usize> {
     pub sources: [LogicalTensor<'a>; N],
     /// Elements of each.
     pub count: u64,
-    threads: u64,
-    progress: &'a dyn Progress,
+    reading: Reading<'a>,
     /// Progress reported for each. A second reading of the tensors is not reported again.
     shares: [Share; N],
 }
@@ -48,13 +47,13 @@ impl<'a, const N: usize> Piece<'a, N> {
 
 impl<'a, const N: usize> Zip<'a, N> {
     /// Creates a reader of tensors with `count` elements each, as in [`LogicalTensor::elements`].
-    pub(crate) fn new(sources: [LogicalTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
+    pub(crate) fn new(sources: [LogicalTensor<'a>; N], count: u64, reading: Reading<'a>) -> Self {
         let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
-        Self { sources, count, threads: threads as u64, progress, shares }
+        Self { sources, count, reading, shares }
     }
 
     pub(crate) fn advance(&mut self, elements: u64) {
-        self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
+        self.reading.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }
 
     /// Passes pieces of `piece` elements (of quantized weights: about `piece`) to `look`, with a state for each thread,
@@ -69,12 +68,16 @@ impl<'a, const N: usize> Zip<'a, N> {
     ) -> Result<Vec<S>> {
         let weights = self.sources.iter().filter_map(LogicalTensor::weight);
         let piece = weights.fold(piece, |piece, weight| weight.decoder.piece(piece));
-        let count = self.count;
+        let (count, reading) = (self.count, self.reading);
+        let look = |state: &mut S, piece: &Piece<N>| {
+            reading.check_cancelled()?;
+            look(state, piece)
+        };
         let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
         let parallel = self.sources.each_ref().map(ParallelSource::new);
         if parallel.iter().all(Option::is_some) {
             let parallel = parallel.map(|source| source.expect("all are"));
-            let threads = self.threads.min(count.div_ceil(piece));
+            let threads = (reading.threads as u64).min(count.div_ceil(piece));
             self.read_in_parallel(&parallel, threads, ranges, state, look, merge)
         } else {
             let mut state = state();

@@ -1,14 +1,18 @@
 //! Values of tensors, and weights in memory.
 
 use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors, zip};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tcast::dtype::Dtype;
+use tcast::error::ErrorKind;
 use tcast::half::bf16;
 use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use tcast::progress::Progress;
 use tcast::quant::SCHEMES;
 use tcast::slice::{Element, Float8E4M3FN};
-use tcast::{Scheme, TensorFiles};
+use tcast::{DiffOptions, Scheme, Settings, TensorFiles};
 
 #[test]
 fn values_are_those_of_the_file_in_any_range() {
@@ -189,4 +193,78 @@ fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
         Scheme::find("fp8").unwrap().encode(&[1.0_f32, 2.0], &[1, 2]).unwrap().tensors()[0].dtype,
         Dtype::Float8E4M3FN
     );
+}
+
+#[test]
+fn distributions_are_those_that_the_program_prints() {
+    let bench = Bench::new();
+    let mut settings = Settings::default();
+    let bytes = Bytes::default();
+    settings.progress = &bytes;
+    let mut kinds = BTreeSet::new();
+    for model in
+        ["checkpoints/llama-fp8", "gguf/alltypes.gguf", "model.safetensors", "fortran_f32.npy", "untyped_e4m3fn.npy"]
+    {
+        let printed =
+            bench.command().args(["inspect", "--stats", "--json"]).arg(fixture(model)).output().unwrap().stdout;
+        let printed: Value = serde_json::from_slice(&printed).unwrap();
+        let files = TensorFiles::open(fixture(model)).unwrap();
+        let tensors = files.tensors();
+        for (tensor, row) in tensors.list().iter().zip(printed["tensors"].as_array().unwrap()) {
+            assert_eq!(row["name"].as_str(), Some(&*tensor.name));
+            let figures = tensors.distribution(&tensor.name, &settings).unwrap();
+            kinds.insert((tensor.layout, figures.is_some()));
+            let mut wanted = row["stats"].clone();
+            for indices in ["first_nan_index", "first_infinite_index"] {
+                wanted.as_object_mut().map(|stats| stats.remove(indices));
+            }
+            assert_eq!(serde_json::to_value(figures).unwrap(), wanted, "{model}: {}", tensor.name);
+        }
+    }
+    assert!(kinds.contains(&(None, false)) && kinds.contains(&(Some("hf-fp8"), true)), "{kinds:?}");
+    let [begun, read] = [&bytes.begun, &bytes.read].map(|count| count.load(Ordering::Relaxed));
+    assert!(begun > 0 && read == begun, "{read} of {begun}");
+}
+
+/// Counts the bytes that were promised, and those that were read.
+#[derive(Default)]
+struct Bytes {
+    begun: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Progress for Bytes {
+    fn begin(&self, bytes: u64) {
+        self.begun.fetch_add(bytes, Ordering::Relaxed);
+    }
+    fn advance(&self, bytes: u64) {
+        self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn figures_and_comparisons_can_be_cancelled() {
+    let stop = AtomicBool::new(true);
+    let mut settings = Settings::default();
+    settings.cancel = &stop;
+    let [quantized, plain] = ["checkpoints/llama-fp8", "checkpoints/llama-tiny-bf16"].map(fixture);
+    let files = TensorFiles::open(&quantized).unwrap();
+    let tensors = files.tensors();
+    for name in ["model.norm.weight", "model.layers.0.mlp.down_proj.weight"] {
+        let error = tensors.distribution(name, &settings).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        assert!(tensors.distribution(name, &Settings::default()).unwrap().is_some());
+    }
+    let error = tensors.distribution("none", &settings).unwrap_err();
+    assert!(error.to_string().ends_with("llama-fp8: there is no tensor 'none'"), "{error}");
+    for other in [&quantized, &plain] {
+        let error = settings.diff(&quantized, other, &DiffOptions::default()).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Cancelled, "cancelled"));
+    }
+    stop.store(false, Ordering::Relaxed);
+    let bytes = Bytes::default();
+    settings.progress = &bytes;
+    assert!(settings.diff(&plain, &plain, &DiffOptions::default()).unwrap().is_equal);
+    assert!(bytes.begun.load(Ordering::Relaxed) > 0);
+    assert_eq!(bytes.begun.into_inner(), bytes.read.into_inner());
 }

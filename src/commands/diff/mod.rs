@@ -2,34 +2,33 @@
 
 mod report;
 
-use super::arguments::{check_matched, check_printing, threads};
+use super::arguments::{check_matched, check_printing, reading};
 use super::messages::{note, print, print_json, warn};
 use super::report_file::ReportFile;
 use crate::cli::DiffArgs;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
-use crate::measure::compare::{DiffOptions, DiffStatus, TensorDiff, diff_checked};
+use crate::measure::compare::{self, DiffOptions, DiffStatus, TensorDiff};
 use crate::options::{Naming, NamingOptions};
 use crate::progress;
 use crate::read::Model;
 use crate::report::{diff, diff_page, schema};
 use crate::text::{counted, path_text, quoted, stdout_columns};
 use serde_json::json;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Compares two inputs. The exit code is 0 when everything is equal, otherwise 1.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     let is_equal = match (&args.b, &args.report) {
-        (Some(b), _) => compare([&args.a, b], args)?,
+        (Some(b), _) => compare_inputs([&args.a, b], args)?,
         (None, Some(report)) => report::check(report, args)?,
         (None, None) => return Err(Error::usage("name what to compare with")),
     };
     Ok(ExitCode::from(u8::from(!is_equal)))
 }
 
-fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
+fn compare_inputs(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
     let progress = progress::shown("comparing", 0, args.quiet);
     let options = DiffOptions {
         selection: args.view.selection(),
@@ -40,8 +39,6 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         take_rank: args.view.take_rank,
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),
-        threads: NonZeroUsize::new(threads(args.view.threads)),
-        progress: &*progress,
     };
     let (mut report_file, mut has_other_names) = (None, false);
     let check = |models: &[Model; 2], names: &[&str]| {
@@ -64,7 +61,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         }
         Ok(())
     };
-    let report = diff_checked(paths.map(PathBuf::as_path), &options, check)?;
+    let report = compare::diff(paths.map(PathBuf::as_path), &options, reading(&args.view, &*progress), check)?;
     drop(progress);
     let document = || schema::document(schema::DIFFERENCES, json!(report));
     if let Some(file) = report_file {

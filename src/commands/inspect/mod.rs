@@ -6,7 +6,7 @@ mod pickle;
 mod row;
 mod text;
 
-use super::arguments::{check_matched, check_printing, read_options, threads};
+use super::arguments::{check_matched, check_printing, read_options, reading};
 use super::messages::{print, print_error, print_json, warn};
 use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint, no_tensor};
@@ -276,8 +276,8 @@ impl<'a> Listing<'a> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
-        let threads = threads(self.args.view.threads);
-        entries.iter().map(|entry| entry.measure(threads, &*progress)).collect()
+        let reading = reading(&self.args.view, &*progress);
+        entries.iter().map(|entry| entry.measure(reading)).collect()
     }
 
     fn problems(&self) -> impl Iterator<Item = String> {

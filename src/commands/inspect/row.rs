@@ -5,8 +5,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::distribution::{self, Distribution};
 use crate::plan;
-use crate::progress::Progress;
-use crate::quant::{Arithmetic, FoundWeight, Grid, Group, Role};
+use crate::progress::Reading;
+use crate::quant::{FoundWeight, Grid, Group, Role};
 use crate::read::{Model, ModelTensor};
 use crate::text::{shorten, size, visible};
 use serde_json::{Value, json};
@@ -73,18 +73,8 @@ impl<'a> InspectedTensor<'a> {
     }
 
     /// Computes its statistics; `None` if it has no numbers, or the file does not give their type.
-    pub(super) fn measure(&self, threads: usize, progress: &dyn Progress) -> Result<Option<Distribution>> {
-        match (self.tensor, self.form) {
-            (ModelTensor::Weight(model, weight), _) => {
-                let source = model.weight(weight, model.target_of(weight), Arithmetic::Library)?;
-                distribution::of_weight(&source, threads, progress).map(Some)
-            }
-            (ModelTensor::Stored(input, tensor), Some(form)) => {
-                distribution::of(tensor, form, &input.files, threads, progress)
-                    .map_err(|error| error.in_file(input.path()))
-            }
-            (ModelTensor::Stored(..), None) => Ok(None),
-        }
+    pub(super) fn measure(&self, reading: Reading) -> Result<Option<Distribution>> {
+        distribution::of_model(self.tensor, self.form, reading)
     }
 
     pub(super) fn cells(&self) -> [String; 5] {

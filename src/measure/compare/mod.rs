@@ -17,9 +17,9 @@ pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifferenc
 use crate::container::checkpoint::{self, Checkpoint, ExpertForm};
 use crate::container::{Elements, Form, ReadOptions};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::plan;
-use crate::progress::Silent;
+use crate::progress::{Reading, Silent};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, Zip};
 use matching::{TensorPair, pairs};
@@ -27,15 +27,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 impl TensorDiff {
-    fn new(pair: &TensorPair, options: &DiffOptions) -> Self {
+    fn new(pair: &TensorPair, options: &DiffOptions, reading: Reading) -> Result<Self> {
         let TensorPair { name, sides } = *pair;
         let outcome = match sides {
-            [Some(a), Some(b)] => compare([a, b], options),
+            [Some(a), Some(b)] => compare([a, b], options, reading),
             [_, None] => Ok(Comparison::of(DiffStatus::OnlyInA)),
             [None, _] => Ok(Comparison::of(DiffStatus::OnlyInB)),
         };
         let (comparison, error) = match outcome {
             Ok(comparison) => (comparison, None),
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
             Err(error) => (Comparison::of(DiffStatus::Unreadable), Some(Box::new(error))),
         };
         let side = |side: Option<ModelTensor>| {
@@ -57,45 +58,21 @@ impl TensorDiff {
         let unsupported = [unsupported_a, unsupported_b];
         let in_b = sides[1].map(ModelTensor::name).filter(|other| *other != name).map(str::to_owned);
         let name = name.to_owned();
-        Self { name, in_b, shape_a, shape_b, dtype_a, dtype_b, layout_a, layout_b, comparison, error, unsupported }
+        Ok(Self { name, in_b, shape_a, shape_b, dtype_a, dtype_b, layout_a, layout_b, comparison, error, unsupported })
     }
 }
 
-/// Compares the tensors of two files or folders of shards, in any formats, types and shards. Tensors are matched by name;
-/// two files of one tensor each are compared even if the names differ. This is `tcast diff`.
-///
-/// ```
-/// use tcast::{DiffOptions, cast, diff, dtype::Dtype, options::CastOptions};
-///
-/// # let folder = tempfile::tempdir()?;
-/// # let half = folder.path().join("model.f16.safetensors");
-/// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
-/// cast(model, &half, &CastOptions::to(Dtype::Float16))?;
-/// let mut options = DiffOptions::default();
-/// options.rtol = Some(1e-2);
-/// for tensor in diff(model, &half, &options)?.tensors {
-///     println!("{}: {:?}", tensor.name, tensor.comparison.status);
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-/// When an input cannot be read or changes meanwhile, or the selection leaves no tensor. A tensor that cannot be read is no
-/// error: its status is [`DiffStatus::Unreadable`].
-pub fn diff(a: impl AsRef<Path>, b: impl AsRef<Path>, options: &DiffOptions) -> Result<DiffReport> {
-    diff_checked([a.as_ref(), b.as_ref()], options, |_, _| Ok(()))
-}
-
-/// Does the same as [`diff()`]. Calls `check` with the inputs and the names of all tensors before it reads values.
-pub(crate) fn diff_checked(
+/// Compares the tensors of two files or folders of shards. Calls `check` with the inputs and the names of all tensors before
+/// it reads values.
+pub(crate) fn diff(
     paths: [&Path; 2],
     options: &DiffOptions,
+    reading: Reading,
     check: impl FnOnce(&[Model; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
-    let reading =
-        ReadOptions { threads: options.threads(), root: options.root.as_deref(), take_rank: options.take_rank };
+    let opening = ReadOptions { threads: reading.threads, root: options.root.as_deref(), take_rank: options.take_rank };
     let open = |path: &Path| -> Result<Checkpoint> {
-        let source = checkpoint::open(path, &reading)?.named(options.names, None)?;
+        let source = checkpoint::open(path, &opening)?.named(options.names, None)?;
         let mut source = source.with_single_experts(options.names)?;
         if options.single_experts {
             source.set_experts(ExpertForm::Single).map_err(|error| error.in_file(path))?;
@@ -117,8 +94,9 @@ pub(crate) fn diff_checked(
         [Some(a), Some(b)] if a.shape() == b.shape() => Some(a.stored_len() + b.stored_len()),
         _ => None,
     });
-    options.progress.begin(bytes.sum());
-    let tensors: Vec<_> = pairs.iter().map(|pair| TensorDiff::new(pair, options)).collect();
+    reading.progress.begin(bytes.sum());
+    let tensors = pairs.iter().map(|pair| TensorDiff::new(pair, options, reading));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
     for source in &sources {
         source.check_unchanged()?;
     }
@@ -134,14 +112,14 @@ pub(crate) fn diff_checked(
 /// Compares two tensors. A quantized weight is decoded: if the other is a tensor of floats of up to 32 bits, to that
 /// type as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
 /// names the first difference from the other tensor.
-fn compare(tensors: [ModelTensor; 2], options: &DiffOptions) -> Result<Comparison> {
+fn compare(tensors: [ModelTensor; 2], options: &DiffOptions, reading: Reading) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(DiffStatus::ShapesDiffer));
     }
     if let [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)] = tensors
-        && are_same_parts([(model_a, a), (model_b, b)], options)?
+        && are_same_parts([(model_a, a), (model_b, b)], reading)?
     {
-        options.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
+        reading.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
         return Ok(Comparison::of(DiffStatus::Equal));
     }
     let (decoded_to, arithmetic) = decoding(tensors, options);
@@ -171,7 +149,7 @@ fn compare(tensors: [ModelTensor; 2], options: &DiffOptions) -> Result<Compariso
         Ok(LogicalTensor::Stored(SourceTensor { files: &input.files, tensor, elements, is_transposed }))
     };
     let sides = [side(0)?, side(1)?];
-    let zip = Zip::new(sides, sides[0].named().count, options.threads(), options.progress);
+    let zip = Zip::new(sides, sides[0].named().count, reading);
     match sides.map(|side| matches!(side.elements(), Elements::Typed(Form::Texts(_)))) {
         [true, true] => texts::compare(zip),
         [false, false] => numbers::compare(zip, options),
@@ -192,7 +170,7 @@ fn decoding(tensors: [ModelTensor; 2], options: &DiffOptions) -> (Dtype, Arithme
 }
 
 /// True if two weights are stored identically, so that nothing has to be decoded.
-fn are_same_parts(weights: [(&Model, &FoundWeight); 2], options: &DiffOptions) -> Result<bool> {
+fn are_same_parts(weights: [(&Model, &FoundWeight); 2], reading: Reading) -> Result<bool> {
     let [(_, a), (_, b)] = weights;
     let parts = weights.map(|(_, weight)| Model::value_parts(weight));
     if a.layout != b.layout || a.parameters != b.parameters || parts[0].len() != parts[1].len() {
@@ -213,7 +191,8 @@ fn are_same_parts(weights: [(&Model, &FoundWeight); 2], options: &DiffOptions) -
                 source.elements = Elements::Opaque;
             }
         }
-        let zip = Zip::new(sources.map(LogicalTensor::Stored), count, options.threads(), &Silent);
+        let reading = Reading { progress: &Silent, ..reading };
+        let zip = Zip::new(sources.map(LogicalTensor::Stored), count, reading);
         if !numbers::are_equal(zip)? {
             return Ok(false);
         }

@@ -228,7 +228,7 @@ struct Look<'a> {
     bits: Option<BitComparison>,
     /// `None` for opaque bytes.
     values: Option<NumberPairs>,
-    options: &'a DiffOptions<'a>,
+    options: &'a DiffOptions,
 }
 
 impl Look<'_> {

@@ -2,15 +2,12 @@
 
 use crate::container::checkpoint::Naming;
 use crate::dtype::Dtype;
-use crate::progress::{Progress, Silent};
 use crate::select::Selection;
-use crate::threads::cores;
-use std::num::NonZeroUsize;
 
-/// Options of [`diff()`](super::diff()).
-#[derive(Clone)]
+/// Options of `diff`.
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct DiffOptions<'a> {
+pub struct DiffOptions {
     /// Selection of the tensors to compare.
     pub selection: Selection,
     /// Type of elements whose type the file does not name.
@@ -27,30 +24,9 @@ pub struct DiffOptions<'a> {
     pub tolerance: Option<f64>,
     /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
     pub rtol: Option<f64>,
-    /// Threads to use; `None` for all cores.
-    pub threads: Option<NonZeroUsize>,
-    /// Receives the bytes of both sides.
-    pub progress: &'a dyn Progress,
 }
 
-impl Default for DiffOptions<'_> {
-    fn default() -> Self {
-        Self {
-            selection: Selection::default(),
-            from: None,
-            names: None,
-            single_experts: false,
-            root: None,
-            take_rank: None,
-            tolerance: None,
-            rtol: None,
-            threads: None,
-            progress: &Silent,
-        }
-    }
-}
-
-impl DiffOptions<'_> {
+impl DiffOptions {
     pub(super) fn has_tolerance(&self) -> bool {
         self.tolerance.or(self.rtol).is_some()
     }
@@ -58,9 +34,5 @@ impl DiffOptions<'_> {
     /// Returns the absolute and the relative tolerance.
     pub(super) fn tolerances(&self) -> [f64; 2] {
         [self.tolerance, self.rtol].map(Option::unwrap_or_default)
-    }
-
-    pub(super) fn threads(&self) -> usize {
-        self.threads.map_or_else(cores, Into::into)
     }
 }

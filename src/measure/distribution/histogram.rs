@@ -1,14 +1,17 @@
 //! The figures of a distribution, and its histogram.
 
+#[cfg(feature = "cli")]
 use crate::container::indices;
 use crate::measure::number::Number;
 use serde::{Serialize, Serializer};
+#[cfg(feature = "cli")]
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Distribution of one tensor's values. A complex number counts as two numbers, its real and its imaginary part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Distribution {
     /// Count of all numbers, including NaN and Inf.
     #[serde(skip)]
@@ -27,17 +30,21 @@ pub struct Distribution {
     pub subnormals: u64,
     /// Values that are not a number.
     pub nan: u64,
+    /// Positive infinities.
     pub plus_infinite: u64,
+    /// Negative infinities.
     pub minus_infinite: u64,
     /// The first NaN, counted in row-major order.
     #[serde(rename = "first_nan_at")]
     pub first_nan: Option<u64>,
+    /// The first infinity of either sign, counted in row-major order.
     #[serde(rename = "first_infinite_at")]
     pub first_infinite: Option<u64>,
     /// The exponents of all other numbers: finite, and not zero.
     pub exponents: Histogram,
 }
 
+#[cfg(feature = "cli")]
 impl Distribution {
     /// Returns the distribution as JSON, with coordinates next to every position.
     pub(crate) fn json(&self, shape: &[u64]) -> Value {
@@ -64,6 +71,7 @@ impl Histogram {
         if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
     }
 
+    /// Counts all of its numbers.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }

@@ -5,6 +5,7 @@
 //! fewer are counted word by word and widened afterwards. Only counts and exact sums are kept, which do not depend on
 //! the order: all results are identical to the bit for any number of threads and any instruction set.
 
+#[cfg(feature = "cli")]
 mod draw;
 mod float32;
 mod histogram;
@@ -13,6 +14,7 @@ mod sum;
 mod tally;
 mod words;
 
+#[cfg(feature = "cli")]
 pub use draw::draw;
 pub use histogram::{Distribution, Histogram};
 
@@ -23,8 +25,9 @@ use crate::error::Result;
 use crate::io::map::MappedFile;
 use crate::kernel::{Kernel, Storage};
 use crate::operator::cast::CastAttributes;
-use crate::progress::{Progress, Silent};
-use crate::read::{LogicalTensor, Piece, SourceTensor, WeightSource, Zip};
+use crate::progress::{Never, Progress, Reading, Silent};
+use crate::quant::Arithmetic;
+use crate::read::{LogicalTensor, ModelTensor, Piece, SourceTensor, Zip};
 use float32::Float32Tally;
 use integers::IntegerTally;
 use std::ops::ControlFlow;
@@ -35,7 +38,8 @@ use words::{WordCounts, elements_per_word};
 /// Number of bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
 
-/// Computes the distribution of a tensor of this form. `None` for text. An error names the first malformed element.
+/// Computes the distribution of a stored tensor of this form. `None` for text. An error names the first malformed element.
+#[doc(hidden)] // for tests
 pub fn of(
     tensor: &Tensor,
     form: Form,
@@ -43,29 +47,38 @@ pub fn of(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<Option<Distribution>> {
+    of_stored(tensor, form, files, Reading { threads, progress, cancel: &Never })
+}
+
+/// Computes the distribution of a tensor or a weight of a model. `form` is the form of a stored tensor's elements. `None`
+/// for text, and without a form.
+pub(crate) fn of_model(tensor: ModelTensor, form: Option<Form>, reading: Reading) -> Result<Option<Distribution>> {
+    match (tensor, form) {
+        (ModelTensor::Weight(model, weight), _) => {
+            let target = model.target_of(weight);
+            let source = model.weight(weight, target, Arithmetic::Library)?;
+            measure(LogicalTensor::Weight(&source), Storage::packed(target), 1, reading).map(Some)
+        }
+        (ModelTensor::Stored(input, tensor), Some(form)) => {
+            of_stored(tensor, form, &input.files, reading).map_err(|error| error.in_file(input.path()))
+        }
+        (ModelTensor::Stored(..), None) => Ok(None),
+    }
+}
+
+fn of_stored(tensor: &Tensor, form: Form, files: &[MappedFile], reading: Reading) -> Result<Option<Distribution>> {
     let Form::Numbers(stored) = form else { return Ok(None) };
     let dtype = stored.dtype.part();
     let parts = if dtype == stored.dtype { 1 } else { 2 };
     let from = Storage { dtype, ..stored };
     let source = SourceTensor { files, tensor, elements: Elements::Typed(Form::Numbers(from)), is_transposed: false };
-    measure(LogicalTensor::Stored(source), from, parts, threads, progress).map(Some)
-}
-
-pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
-    let from = Storage::packed(weight.decoder.target());
-    measure(LogicalTensor::Weight(weight), from, 1, threads, progress)
+    measure(LogicalTensor::Stored(source), from, parts, reading).map(Some)
 }
 
 /// Computes the distribution of a tensor whose elements have `parts` real numbers each.
-fn measure(
-    source: LogicalTensor,
-    from: Storage,
-    parts: u64,
-    threads: usize,
-    progress: &dyn Progress,
-) -> Result<Distribution> {
+fn measure(source: LogicalTensor, from: Storage, parts: u64, reading: Reading) -> Result<Distribution> {
     let (dtype, NamedElements { count, shape, fortran_order }) = (from.dtype, source.named());
-    let work = Work { source, from, count: count * parts, threads, progress };
+    let work = Work { source, from, count: count * parts, reading };
     let mut stats = match dtype.class() {
         Class::Int { signed: true } => work.run_narrow::<8, IntegerTally<true>>(Dtype::Int64),
         Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, IntegerTally<false>>(Dtype::Uint64),
@@ -77,7 +90,8 @@ fn measure(
     }
     if stats.nan + stats.plus_infinite + stats.minus_infinite > 0 {
         let wanted = [stats.nan > 0, stats.plus_infinite + stats.minus_infinite > 0];
-        let firsts = Work { progress: &Silent, ..work }.first_specials(wanted)?;
+        let again = Reading { progress: &Silent, ..reading };
+        let firsts = Work { reading: again, ..work }.first_specials(wanted)?;
         [stats.first_nan, stats.first_infinite] = firsts.map(|first| {
             let element = first? / parts;
             Some(if fortran_order { row_major(element, shape) } else { element })
@@ -91,8 +105,7 @@ struct Work<'a> {
     source: LogicalTensor<'a>,
     from: Storage,
     count: u64,
-    threads: usize,
-    progress: &'a dyn Progress,
+    reading: Reading<'a>,
 }
 
 impl Work<'_> {
@@ -180,7 +193,7 @@ impl Work<'_> {
     /// Makes threads read the pieces of the tensor, and returns the states of the threads.
     fn read<S: Default + Send>(&self, look: impl Fn(&mut S, &Piece<1>) -> Result<()> + Sync) -> Result<Vec<S>> {
         let piece = PIECE / u64::from(self.from.dtype.bits().div_ceil(8));
-        let mut zip = Zip::new([self.source], self.count, self.threads, self.progress);
+        let mut zip = Zip::new([self.source], self.count, self.reading);
         zip.read(piece, S::default, look, |()| ControlFlow::Continue(()))
     }
 }
