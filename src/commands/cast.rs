@@ -42,7 +42,12 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes, or the
 /// command that merges adapters into them.
 fn with_command(error: Error, args: &CastArgs) -> Error {
-    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..]) {
+    let is_gguf =
+        |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().extension == "gguf");
+    // What a cast to a GGUF does not merge, quantizing to one does not either.
+    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..])
+        && !args.file.output.as_ref().is_some_and(is_gguf)
+    {
         let adapters = args.options.contents.lora.iter().map(|adapter| flag_with(" --lora", &adapter.to_string()));
         let output = args.file.output.iter().map(|output| format!(" -o {}", quoted(output)));
         let arguments = quoted(input) + &adapters.chain(output).collect::<String>();

@@ -156,7 +156,7 @@ fn of_kind(error: &Error) -> Option<String> {
         Kind::UnmatchedAdapter => {
             "take the base of the adapter, or leave such tensors out with --allow-unmatched".to_owned()
         }
-        Kind::UnusedAdapter => "merge the adapters first, and convert the result".to_owned(),
+        Kind::UnusedAdapter => "merge the adapters first with tcast cast --lora, and convert the result".to_owned(),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),

@@ -109,13 +109,16 @@ impl Merges {
     /// Refuses a plan that leaves out changes of a weight.
     pub(crate) fn check_used(&self) -> Result<()> {
         let unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
-        unused.min().map_or(Ok(()), |name| {
-            let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
-            Err(error.in_tensor(name).of(Kind::UnusedAdapter))
-        })
+        unused.min().map_or(Ok(()), |name| Err(unmerged().in_tensor(name)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
+}
+
+/// Returns the error for a weight whose changes a conversion cannot make.
+pub(crate) fn unmerged() -> Error {
+    let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
+    error.of(Kind::UnusedAdapter)
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 /// Copies a model, whose weights are zeros, to `name`.
-fn add(bench: &Bench, source: &str, name: &str) {
+pub(super) fn add(bench: &Bench, source: &str, name: &str) {
     fs::create_dir(bench.path(name)).unwrap();
     for entry in fs::read_dir(fixture("hf2gguf").join(source)).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();

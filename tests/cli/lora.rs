@@ -60,7 +60,7 @@ fn adapters_that_would_be_merged_wrongly_are_refused_and_nothing_is_written() {
 }
 
 /// Writes tensors of float32.
-fn write(bench: &Bench, name: &str, tensors: &[(&str, &[u64], &[f32])]) {
+pub(super) fn write(bench: &Bench, name: &str, tensors: &[(&str, &[u64], &[f32])]) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, shape, values) in tensors {
         let start = data.len();
@@ -72,7 +72,7 @@ fn write(bench: &Bench, name: &str, tensors: &[(&str, &[u64], &[f32])]) {
 }
 
 /// The values of a tensor of float32, which is the only one of its file.
-fn values(bench: &Bench, name: &str) -> Vec<f32> {
+pub(super) fn values(bench: &Bench, name: &str) -> Vec<f32> {
     let bytes = bench.read(name);
     let start = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
     bytes[start..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()

@@ -37,6 +37,7 @@ mod help;
 mod inspect;
 mod inspect_findings;
 mod lora;
+mod lora_bases;
 mod lora_rounding;
 mod manifest;
 mod many;

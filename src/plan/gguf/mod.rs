@@ -28,7 +28,7 @@ use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
-use crate::lora::Merge;
+use crate::lora::{Merge, unmerged};
 use crate::operator::Operator;
 use crate::options::{CastOptions, GgufOptions, QuantizeOptions, Task, TensorOptions};
 use crate::progress::{GgufNote, Note, Observer};
@@ -335,7 +335,10 @@ impl<'a> GgufPlanner<'_, 'a> {
                 }
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let merges: Vec<_> = sources.iter().map(|at| self.steps.merge_of(input.tensors[*at].name)).collect();
-                if merges.iter().any(Option::is_some) && rows.has_whole_rows() && *change == ValueChange::None {
+                if merges.iter().any(Option::is_some) {
+                    if !rows.has_whole_rows() || *change != ValueChange::None {
+                        return Err(unmerged()); // another weight may be made of the same tensor, and get its changes
+                    }
                     let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
                     let tensors = sources.iter().map(|at| input.stored(*at)).collect();
                     let source = (input.places[sources[0]], tensors, values);
