@@ -51,7 +51,9 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
                 }
                 // A cast would take codes for values.
                 let is_cast = args.options.targets().next().is_some();
-                let needs_values = |input: &PathBuf| is_cast || input.extension().is_some_and(|end| end == GGUF.name);
+                let is_gguf = |path: &PathBuf| path.extension().is_some_and(|end| end == GGUF.name);
+                let is_copied = args.file.output.as_ref().is_some_and(is_gguf);
+                let needs_values = |input: &PathBuf| is_cast || is_gguf(input) && !is_copied;
                 if args.inputs.iter().any(|input| needs_values(input) && is_coded(input)) && !args.options.force_codes {
                     return accepted(typed.replaced(*at, 1, ["dequantize"]), mistakes - 1);
                 }
@@ -64,9 +66,8 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
             is_possible(&cli).then_some(whole)
         }
         Err(_) if line.ends_with(&ANY_TYPE.map(OsString::from)) => Some(line),
-        Err(error) if mistakes > 0 && error.use_stderr() => {
-            edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1))
-        }
+        Err(error) if !error.use_stderr() => Some(line), // help, or the version
+        Err(error) if mistakes > 0 => edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1)),
         Err(_) => None,
     }
 }
@@ -186,8 +187,16 @@ fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
     if name == "tcast" {
         return Some(vec![typed.without(at, 1)]);
     }
-    if let Some(ours) = foreign::subcommand(name) {
-        return Some(vec![typed.replaced(at, 1, [ours])]);
+    match foreign::subcommand(name) {
+        Some(Ours::Words(words)) => {
+            let (ours, flags) = words.split_once(' ').unwrap_or((words, ""));
+            let is_given = flags.split(' ').any(|flag| typed.has_typed(&[flag]));
+            let flags = flags.split(' ').filter(|flag| !flag.is_empty() && !is_given);
+            return Some(vec![typed.replaced(at, 1, [ours].into_iter().chain(flags))]);
+        }
+        Some(Ours::Adapter(flag)) => return Some(merging(typed, at, flag)),
+        Some(_) => return None, // there is advice
+        None => {}
     }
     if !is_new(name) || by_extension(name.as_ref()).is_some() {
         return Some(begun(typed));
@@ -196,6 +205,32 @@ fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
     let command = cli::command();
     let near = nearest(&foreign::plain(name), command.get_subcommands().map(Command::get_name));
     near.map(|near| vec![typed.replaced(at, 1, [near])])
+}
+
+/// Returns the line with `cast`, and with a flag before each adapter, or one file as the output of a folder of shards. A
+/// cast does not merge several models.
+fn merging(typed: &TypedLine, at: usize, flag: &str) -> Vec<Words> {
+    let line = typed.replaced(at, 1, ["cast"]);
+    let typed = TypedLine::new(&line);
+    let (adapters, others): (Vec<_>, Vec<_>) = typed.inputs().partition(|(_, word)| is_adapter(word));
+    match others[..] {
+        [(_, folder)] if adapters.is_empty() && !typed.has_output() && Path::new(folder).is_dir() => {
+            let file = free(Path::new(&format!("{}.safetensors", folder.trim_end_matches('/'))));
+            return vec![typed.replaced(line.len(), 0, ["-o".into(), file.into_os_string()])];
+        }
+        _ if others.iter().filter(|(_, word)| !is_new(word)).count() > 1 => return Vec::new(),
+        _ => {}
+    }
+    let with_flag = |(at, word): (usize, &OsString)| {
+        let flag = adapters.iter().any(|(of, _)| *of == at).then(|| flag.into());
+        flag.into_iter().chain([word.clone()]).collect::<Words>()
+    };
+    vec![line.iter().enumerate().flat_map(with_flag).collect()]
+}
+
+/// True if a file or a folder is an adapter, such as `LoRA`.
+fn is_adapter(path: &str) -> bool {
+    checkpoint::probe(path.as_ref(), &ReadOptions::on(1)).is_ok_and(|found| found.update_of_other_model().is_some())
 }
 
 /// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
@@ -207,6 +242,11 @@ fn begun(typed: &TypedLine) -> Vec<Words> {
 
 /// Corrects a flag that the subcommand lacks.
 fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
+    // Only alone, `-v` is not about messages.
+    let is_alone = typed.line.len() == 2 && (argument == "-v" || is_similar(argument.trim_matches('-'), "version"));
+    if is_alone || ["-V", "--version"].contains(&argument) {
+        return Some(vec![vec![typed.line[0].clone(), "--version".into()]]);
+    }
     let at = typed.find(|word| {
         let flag = word.split('=').next().unwrap_or(word);
         flag == argument || !flag.starts_with("--") && flag.starts_with('-') && flag.contains(&argument[1..])
@@ -281,6 +321,8 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
             Some(typed.replaced(at, count, ["--to", given?]))
         }
         Ours::NoValue => Some(typed.without(at, count)),
+        Ours::Default(words) => foreign::is_default(words, given?).then(|| typed.without(at, count)),
+        Ours::Adapter(flag) => is_adapter(given?).then(|| named(flag)),
         Ours::Advice(_) => None,
     };
     let mut ours = foreign::flags(command.get_name(), if flag.len() > 2 { &long } else { &flag }).peekable();
@@ -290,9 +332,13 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     similar_flag(command, &flag).map(|flag| vec![named(&flag)])
 }
 
-/// Returns the advice on a flag that the subcommand lacks.
+/// Returns the advice on a subcommand of other tools, or on a flag that the subcommand lacks.
 pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static str> {
     let typed = TypedLine::new(line);
+    let advice = |ours| if let Ours::Advice(text) = ours { Some(text) } else { None };
+    if let Some(name) = word(error, ContextKind::InvalidSubcommand) {
+        return foreign::subcommand(name).and_then(advice);
+    }
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
     if error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-') {
         let is_model = ["quantize", "dequantize"].contains(&typed.name());
@@ -304,7 +350,6 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
             is_model => is_model.then_some("give one model at a time; -o names the output"),
         };
     }
-    let advice = |ours| if let Ours::Advice(text) = ours { Some(text) } else { None };
     let question = || {
         let near = nearest(flag.trim_start_matches('-'), DESTROYING.iter().map(|(long, _)| *long))?;
         DESTROYING.iter().find(|(long, _)| *long == near && typed.has_flag(&format!("--{long}"))).map(|(_, text)| *text)
@@ -363,7 +408,8 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.extend(output.map(line).filter(|line| TypedLine::new(line).changes_format()));
         }
         "--rule" => {
-            let kept = value.rsplit_once('=').filter(|(_, target)| foreign::means_keep(&foreign::plain(target)));
+            let means_keep = |target| foreign::means_keep(&foreign::plain(target)) || is_similar(target, "keep");
+            let kept = value.rsplit_once('=').filter(|(_, target)| means_keep(target));
             lines.extend(kept.map(|(pattern, _)| set(&format!("{pattern}=keep"))));
         }
         "--range" => lines.push(set(&value.replace(':', ".."))),

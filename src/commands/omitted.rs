@@ -86,11 +86,11 @@ pub(super) fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Word
             (None, "cast") => {
                 let line = with_output(typed);
                 let typed = TypedLine::new(&line);
-                let is_complete =
-                    typed.changes_format() || typed.has_typed(&["--max-shard-size", "--rename", "--rule"]);
+                let is_complete = typed.changes_format() || typed.has_output() && typed.changes_contents();
                 match (is_complete, typed.copy()) {
                     (true, _) => line,
                     (false, Some(line)) => line,
+                    (false, None) if typed.inputs().next().is_none() => typed.with(["INPUT", "--to", "DTYPE"]),
                     (false, None) if typed.inputs().count() > 1 || typed.has_typed(&["--opset"]) => return None,
                     (false, None) => typed.with(ANY_TYPE),
                 }

@@ -17,10 +17,14 @@ pub(super) fn is_new(word: &str) -> bool {
     !Path::new(word).exists()
 }
 
-/// Returns a path, or the first with a number before the extension that no file has.
+/// Returns a path, or the first with a number at the end, or before the extension of a file, that no file has.
 pub(super) fn free(path: &Path) -> PathBuf {
-    let end = path.extension().unwrap_or_default().to_string_lossy().into_owned();
-    let numbered = (2..).map(|number: u32| path.with_extension(format!("{number}.{end}")));
+    let end = path.extension().filter(|_| !path.is_dir()).map(|end| end.to_string_lossy().into_owned());
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let numbered = (2..).map(|number: u32| match &end {
+        Some(end) => path.with_extension(format!("{number}.{end}")),
+        None => path.with_file_name(format!("{name}-{number}")),
+    });
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
     std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
 }
@@ -136,14 +140,37 @@ impl<'a> TypedLine<'a> {
         self.blocks(word).map_or_else(|| schemes_in(word), |scheme| vec![scheme])
     }
 
-    /// Returns the line with an output in safetensors, if the only input has a format that tcast reads and does not write.
+    /// Returns the line with an output, if a cast of the only input needs no type: in safetensors, if tcast reads the format
+    /// of the input and does not write it; in the same format, if the line changes the contents.
     pub(super) fn copy(&self) -> Option<Words> {
         let mut inputs = self.inputs().map(|(_, input)| Path::new(input));
         let (input, others) = (inputs.next()?, inputs.count());
-        let info = by_extension(input)?.format_info();
-        let is_copied = info.writing == WrittenFiles::Never && others == 0 && self.lacks(&["--output", "-o"]);
-        let output = free(&input.with_extension(SHARDS.format_info().extension));
-        is_copied.then(|| self.replaced(self.line.len(), 0, ["-o".into(), output.into_os_string()]))
+        let format = by_extension(input).filter(|_| !input.is_dir()).map(|format| format.format_info());
+        let is_other = format.is_some_and(|info| info.writing == WrittenFiles::Never);
+        let is_copied = (is_other || self.changes_contents()) && others == 0 && self.lacks(&["--output", "-o"]);
+        let output = match format {
+            Some(_) if self.has_typed(&["--max-shard-size"]) => input.with_extension(""),
+            Some(_) if is_other => input.with_extension(SHARDS.format_info().extension),
+            _ => input.to_owned(),
+        };
+        is_copied.then(|| self.replaced(self.line.len(), 0, ["-o".into(), free(&output).into_os_string()]))
+    }
+
+    /// True if a flag changes the contents of the output: then a cast needs no type.
+    pub(super) fn changes_contents(&self) -> bool {
+        const FLAGS: [&str; 10] = [
+            "--only",
+            "--drop",
+            "--add",
+            "--replace",
+            "--experts",
+            "--lora",
+            "--set",
+            "--unset",
+            "--rename",
+            "--max-shard-size",
+        ];
+        self.has_typed(&FLAGS)
     }
 
     /// True if the output has another format than the input, or is a file and the input a folder. Then a cast needs no

@@ -4,7 +4,7 @@ use super::correct::{advice, corrected, is_similar, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
 use super::schemes::{offered, scheme_in, similar};
-use super::typed::{is_quantized, several_types};
+use super::typed::{TypedLine, is_quantized, several_types};
 use crate::cli::{self, OVERVIEW};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
@@ -130,6 +130,10 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
                 let remedy =
                     "add --to DTYPE; onnx.version_converter of the Python package onnx changes a model's opset";
                 return of("--to <DTYPE> is missing: --opset only chooses the rules of the cast", remedy, None);
+            }
+            if TypedLine::new(arguments).changes_contents() {
+                let remedy = "add -o OUT, or --to DTYPE";
+                return of("--to <DTYPE> or -o <OUT> is missing: a type, or the name of the output", remedy, None);
             }
             let more = (!has_type && arguments.iter().skip(2).all(is_there)).then(|| {
                 "tcast cast --help lists the types; to change only the format, name the output with -o".to_owned()

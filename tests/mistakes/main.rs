@@ -52,6 +52,8 @@ const VALUES: &[&str] = &["-", "comfyui", "gguf", "huggingface", "saturate", "wr
 /// Values for the words in capitals of a proposal.
 const PLACEHOLDERS: &[(&str, &str)] = &[
     ("BITS", "6"),
+    ("INPUT", "llama"),
+    ("OLD=NEW", "model.norm.weight=norm"),
     ("DTYPE", "float16"),
     ("SCHEME", "int8"),
     ("FILE.safetensors", "new.safetensors"),
@@ -79,7 +81,9 @@ fn world() -> Bench {
     ] {
         fs::copy(fixture(source), bench.path(name)).unwrap();
     }
-    for (source, name) in [("llama-tiny-bf16", "llama"), ("llama-fp8", "coded"), ("llama-nvfp4a16", "nvfp4")] {
+    for (source, name) in
+        [("llama-tiny-bf16", "llama"), ("llama-fp8", "coded"), ("llama-nvfp4a16", "nvfp4"), ("../lora/style", "style")]
+    {
         bench.add_checkpoint(source, name);
     }
     bench.write("text.txt", b"no tensors\n");

@@ -34,27 +34,43 @@ pub(super) enum Ours {
     Nothing,
     /// Nothing, without the value: tcast determines it.
     NoValue,
+    /// Nothing, without the value, if it is one of these: tcast does so anyway.
+    Default(&'static str),
+    /// This flag, with the same value, if that is an adapter. In place of a subcommand, `cast` with this flag for adapters:
+    /// it merges them, or the shards of a folder.
+    Adapter(&'static str),
     /// No replacement: this says why, and names flags of the subcommand.
     Advice(&'static str),
 }
 
-use Ours::{Advice, As, DryRun, Ending, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Rule, Rules, Words};
+use Ours::{
+    Adapter, Advice, As, Default, DryRun, Ending, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Rule, Rules, Words,
+};
 
 /// Words of other tools, separated by spaces, and their replacement.
 type Row = (&'static str, Ours);
 
 /// Words of other tools for subcommands.
-const SUBCOMMANDS: &[(&str, &str)] = &[
-    ("convert converter to export save save-as merge split upcast downcast half retype", "cast"),
+const SUBCOMMANDS: &[Row] = &[
+    ("convert converter to export save save-as upcast downcast half retype", Words("cast")),
+    ("split shard", Words("cast --max-shard-size 5GB")), // the size of transformers
+    ("merge fuse join", Adapter("--lora")),
+    ("extract", Advice("for some of the tensors: tcast cast INPUT --only 'NAME' -o OUT")),
+    ("rename", Advice("for other names: tcast cast INPUT --rename 'OLD=NEW' -o OUT")),
+    ("version", Words("--version")),
+    (
+        "completion completions man manpage",
+        Advice("packages of tcast install completions and man pages; docs/install.md describes where to copy them"),
+    ),
     (
         "quant quantise quantization quantizer quantized requantize requantise compress encode ptq awq gptq autogptq llama-quantize",
-        "quantize",
+        Words("quantize"),
     ),
-    ("dequant dequantise decompress decode unquantize unquantise", "dequantize"),
-    ("view hex hexdump bits print reinterpret bit-cast", "bitcast"),
-    ("info list ls show stats summary describe head keys dump gguf-dump meta metadata scan", "inspect"),
-    ("compare cmp check verify equal", "diff"),
-    ("unify common align", "promote"),
+    ("dequant dequantise decompress decode unquantize unquantise", Words("dequantize")),
+    ("view hex hexdump bits print reinterpret bit-cast", Words("bitcast")),
+    ("info list ls show stats summary describe head keys dump gguf-dump meta metadata scan", Words("inspect")),
+    ("compare cmp check verify equal", Words("diff")),
+    ("unify common align", Words("promote")),
 ];
 
 /// Flags of all subcommands that write files.
@@ -93,12 +109,14 @@ const COMMON: &[Row] = &[
     ),
 ];
 
-/// Flags of subcommands that convert folders of shards.
+/// Flags of subcommands that convert folders of shards, and merge adapters.
 const SHARDS: &[Row] = &[
     ("--shard-size --max-shard --split-size --split-max-size --max-size", Flag("--max-shard-size")),
     ("--continue --restart --resume-download", Flag("--resume")),
     ("--checksum --checksums --sha256", Flag("--hash")),
     ("--html --report-file --log-file", Flag("--report")),
+    ("--adapter --adapter-path --lora-path --adapters", Flag("--lora")),
+    ("--merge", Adapter("--lora")),
 ];
 
 /// Flags of subcommands that select tensors.
@@ -136,7 +154,9 @@ const CAST: &[Row] = &[
     ("--e5m2 --fp8-e5m2 --float8-e5m2", Words("--to float8e5m2")),
     ("--int8", Words("--to int8")),
     ("--overflow", Flag("--out-of-range")),
-    ("--tensor --name", Advice("--include 'NAME' chooses a tensor")),
+    ("--tensor --name", Flag("--only")),
+    ("--round --rounding-mode", Default("nearest even rne nearest-even half-even round-half-even")),
+    ("--round --rounding-mode", Advice("--round-mode is for float8e8m0; other types round to nearest even")),
     ("--clip --clamp", Words("--out-of-range saturate")),
     ("--statistics --metrics --errors", Flag("--stats")),
     ("--layout --group-size", Advice("tcast quantize writes codes and scales; a cast of --to has no scales")),
@@ -248,8 +268,8 @@ fn has_word(words: &str, typed: &str) -> bool {
     words.split(' ').any(|word| word == typed)
 }
 
-/// Returns the subcommand of tcast for a word of other tools.
-pub(super) fn subcommand(typed: &str) -> Option<&'static str> {
+/// Returns the replacement of tcast for a subcommand of other tools.
+pub(super) fn subcommand(typed: &str) -> Option<Ours> {
     let typed = plain(typed);
     SUBCOMMANDS.iter().find(|(words, _)| has_word(words, &typed)).map(|(_, ours)| *ours)
 }
@@ -262,6 +282,11 @@ pub(super) fn patterns(names: &str) -> impl Iterator<Item = String> {
         if name.contains(['*', '{']) { name.to_owned() } else { format!("*{}*", as_glob(name)) }
     };
     listed(names).into_iter().map(pattern)
+}
+
+/// True if a value is one of the words.
+pub(super) fn is_default(words: &str, value: &str) -> bool {
+    has_word(words, &plain(value))
 }
 
 /// Converts a word to lower case with hyphens.
@@ -348,7 +373,7 @@ mod tests {
             let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
             for (words, ours) in rows(name) {
                 let named: Vec<&str> = match ours {
-                    Flag(flag) | Pattern(flag) | Prefixed(flag, _) => vec![flag],
+                    Flag(flag) | Pattern(flag) | Prefixed(flag, _) | Adapter(flag) => vec![flag],
                     Words(words) => words.split(' ').filter(|word| word.starts_with('-')).collect(),
                     Advice(text) => {
                         // Words after the name of another subcommand are about that one.
@@ -368,7 +393,7 @@ mod tests {
                     }
                     Ending(_) => vec!["--scheme"],
                     Rule(_) | Rules => vec!["--rule"],
-                    Input | Nothing | NoValue => Vec::new(),
+                    Input | Nothing | NoValue | Default(_) => Vec::new(),
                 };
                 assert!(named.iter().all(|flag| has(subcommand, flag)), "{name}: {words:?} -> {ours:?}");
                 let stale = words.split(' ').find(|word| has(subcommand, word));
@@ -380,7 +405,10 @@ mod tests {
             assert!(FLAGS.iter().any(|(name, _)| *name == subcommand.get_name()), "{}", subcommand.get_name());
         }
         for (words, ours) in SUBCOMMANDS {
-            assert!(command.find_subcommand(ours).is_some(), "{ours}");
+            if let Words(ours) = ours {
+                let name = ours.split(' ').next().unwrap();
+                assert!(command.find_subcommand(name).is_some() || name == "--version", "{ours}");
+            }
             assert!(words.split(' ').all(|word| command.find_subcommand(word).is_none()), "{words}");
         }
     }

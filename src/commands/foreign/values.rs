@@ -19,6 +19,9 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("--scheme", "gptq 4bit 4-bit w4 q4 qint4 i4 s4", &["int4"]),
     ("--scheme", "awq uint4 u4 quint4", &["int4-asym"]),
     ("--scheme", "fp4 float4 w4a4 fp4-e2m1 float4e2m1", &["nvfp4", "mxfp4"]),
+    // The nearest number of bits of llama.cpp's schemes that need an importance matrix.
+    ("--scheme", "iq2-xxs iq2-xs iq2-s iq2-m", &["q2_k_s", "q2_k"]),
+    ("--scheme", "iq3-xxs iq3-xs iq3-s iq3-m", &["q3_k_s", "q3_k_m"]),
     ("--scheme", "fp16 float16 half", &["f16"]),
     ("--scheme", "bfloat16", &["bf16"]),
     ("--scheme", "fp32 float32 float", &["f32"]),
@@ -34,6 +37,9 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("--layout", "gptoss openai", &["gpt-oss"]),
     ("--out-of-range", "clamp clip", &["saturate"]),
     ("--to", "fp8 float8", &["float8e4m3fn"]),
+    ("--fail-on", "inf infinity", &["infinite"]),
+    ("--fail-on", "overflow overflowed overflows", &["saturated,infinite", "clipped"]),
+    ("--fail-on", "underflow underflows", &["flushed", "underflowed"]),
 ];
 
 /// Returns the possible meanings of a value of a flag.
@@ -110,9 +116,9 @@ mod tests {
             let arg = |subcommand: &Command| {
                 subcommand.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--")).cloned()
             };
-            let arg = command.get_subcommands().find_map(arg).unwrap_or_else(|| panic!("{flag}"));
-            let known = arg.get_possible_values();
-            for value in ours.iter().filter(|value| !value.is_empty()) {
+            let known: Vec<_> =
+                command.get_subcommands().filter_map(arg).flat_map(|arg| arg.get_possible_values()).collect();
+            for value in ours.iter().flat_map(|value| value.split(',')).filter(|value| !value.is_empty()) {
                 let is_known = known.iter().any(|known| known.matches(value, true));
                 assert!(is_known || value.parse::<crate::dtype::Dtype>().is_ok(), "{flag} {value}");
             }
