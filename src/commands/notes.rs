@@ -232,6 +232,11 @@ fn show_use(shown: &UseNote) {
             note(&format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
         }
         UseNote::DividedSets(count, names) => note(&of_divided(names, *count)),
+        UseNote::UnequalGlobals([first, second]) => note(&format!(
+            "engines load '{}' and '{}' as one module with one global scale, and theirs differ: vLLM decodes one of them wrongly",
+            shorten(first),
+            shorten(second)
+        )),
         UseNote::Padded { layout, first, others } => {
             let more = if *others > 0 { format!(" and {}", counted(*others, "more weight")) } else { String::new() };
             note(&format!(
@@ -260,8 +265,8 @@ fn of_divided([decoded, left]: &[String; 2], sets: u64) -> String {
     };
     let (decoded, left) = (shorten(decoded), shorten(left));
     format!(
-        "engines load '{decoded}' and '{left}' as one module, and may refuse it: the first is decoded, and the second \
-         stays quantized{more}"
+        "engines load '{decoded}' and '{left}' as one module, and may refuse it: the first is plain, and the second \
+         is quantized{more}"
     )
 }
 

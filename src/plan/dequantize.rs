@@ -1,5 +1,6 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
+use super::loaded_sets::divided_sets;
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};
 use super::step::Step;
@@ -21,7 +22,7 @@ use crate::quant::{
 };
 use crate::read::{DecodedValues, Decoders, Model};
 use crate::select::experts::ModelFacts;
-use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
+use crate::select::policy::module_of;
 use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::shorten;
@@ -391,30 +392,16 @@ fn no_weights(model: &Model) -> Error {
 /// are unknown, or that stay quantized.
 fn notes(model: &Model, scales: Vec<String>, selection: &Selection) -> Vec<Note<'static>> {
     let mut notes = Vec::new();
-    let divided = divided_sets(model, selection);
-    let count = divided.len() as u64;
-    notes.extend(divided.into_iter().next().map(|names| UseNote::DividedSets(count, names)));
-    let decoded = model.found.weights.iter().filter(|weight| selection.selects(&weight.name));
+    let weights = &model.found.weights;
+    let decided: Vec<_> = weights.iter().map(|weight| (&*weight.name, selection.selects(&weight.name))).collect();
+    notes.extend(divided_sets(&decided, weights.iter().any(|weight| weight.layout.is_diffusion)));
+    let decoded = weights.iter().filter(|weight| selection.selects(&weight.name));
     let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
     if let Some(FoundWeight { name, layout, .. }) = padded.next() {
         notes.push(UseNote::Padded { layout, first: name.clone(), others: padded.count() as u64 });
     }
     notes.extend(model.nodes_with_codes().map(UseNote::CodesStay));
     iter::once(Note::ScalesLeftOut(scales, Operator::Dequantize)).chain(notes.into_iter().map(Note::Use)).collect()
-}
-
-/// Returns a decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
-fn divided_sets(model: &Model, selection: &Selection) -> Vec<[String; 2]> {
-    let weights = &model.found.weights;
-    let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion);
-    let policy = Policy { is_diffusion, ..Policy::default() };
-    let fused = fused_sets(&policy, weights.iter().map(|weight| &*weight.module));
-    let sets = fused.into_iter().chain(expert_sets(&policy, weights.iter().map(|weight| &*weight.name)));
-    let one = |set: &[usize], is_decoded: bool| {
-        let mut names = set.iter().map(|at| &*weights[*at].name);
-        names.find(|name| selection.selects(name) == is_decoded).map(str::to_owned)
-    };
-    sets.filter_map(|set| Some([one(&set, true)?, one(&set, false)?])).collect()
 }
 
 /// Returns the new texts of the files next to the shards. `target` is the type of the decoded weights, if there are

@@ -6,6 +6,7 @@ mod codes;
 mod dequantize;
 mod gathered;
 mod gguf;
+mod loaded_sets;
 mod metadata;
 mod partition;
 mod plain;
@@ -201,6 +202,9 @@ impl<'a> Planned<'a> {
             (Task::Dequantize(options), None) => Self::dequantize(model, options, request),
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }?;
+        if matches!(task, Task::Cast(_)) && !model.source.added.is_empty() {
+            planned.findings.notes.extend(loaded_sets::of_additions(model)?);
+        }
         if model.source.experts == Some(ExpertForm::Stacked) {
             planned.stack_experts(model, request.container)?;
         }

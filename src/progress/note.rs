@@ -157,9 +157,11 @@ pub(crate) enum UseNote {
     /// A group size for which engines have no fast kernels.
     SlowGroups(u64),
 
-    /// Number of sets that engines load as one module and that are partly decoded, with a decoded and a quantized weight
-    /// of the first.
+    /// Number of sets that engines load as one module and that are partly quantized, with a plain and a quantized weight of
+    /// the first.
     DividedSets(u64, [String; 2]),
+    /// Two weights that engines load as one module, with different global scales.
+    UnequalGlobals([String; 2]),
     /// Decoded weights that may have more rows and columns than in the model: their layout, the first, and the number of
     /// others.
     Padded { layout: &'static Layout, first: String, others: u64 },

@@ -1,5 +1,6 @@
 //! The choice of the tensors that an output has, and new names by patterns.
 
+use super::dequantize::shard;
 use super::quantize::{bench_with, tensors};
 use crate::common::{Bench, fixture};
 use serde_json::Value;
@@ -368,4 +369,27 @@ fn a_quantized_weight_that_the_config_does_not_describe_is_not_added() {
     run(&bench, "cast q --drop *_proj.weight --add q -o same");
     bench.run("diff q same").expect(0, "21 tensors are equal\n", "");
     assert_eq!(json(&bench.path("same/config.json")), json(&bench.path("q/config.json")));
+}
+
+#[test]
+fn weights_that_engines_load_as_one_are_not_mixed_without_a_note() {
+    let bench = Bench::new();
+    let model = |largest: f32| {
+        let values: Vec<u8> = (0..512).flat_map(|at| (largest * (at % 7) as f32).to_le_bytes()).collect();
+        let names = ["q_proj", "k_proj", "v_proj"].map(|name| format!("model.layers.0.self_attn.{name}.weight"));
+        let parts: Vec<_> = names.iter().map(|name| (&**name, "F32", &[16, 32][..], &values[..])).collect();
+        shard(&parts)
+    };
+    for (name, largest) in [("a", 1.0), ("b", 3.0)] {
+        bench.write(&format!("{name}.safetensors"), &model(largest));
+        bench.run(&format!("quantize {name}.safetensors --scheme nvfp4 -o {name}-q.safetensors -q")).expect(0, "", "");
+    }
+    let said = |replacement: &str| {
+        let line =
+            format!("cast a-q.safetensors --replace {replacement}.safetensors:*.q_proj.weight -o o.safetensors -f");
+        let outcome = bench.run(&line);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        ["with one global scale, and theirs differ", "may refuse it"].map(|words| outcome.stderr.contains(words))
+    };
+    assert_eq!([said("a"), said("a-q"), said("b-q")], [[false, true], [false, false], [true, false]]);
 }

@@ -438,7 +438,7 @@ fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
     let told = |decoded: &str, left: &str, more: &str| {
         format!(
             "tcast: note: engines load 'model.layers.{decoded}.weight' and 'model.layers.{left}.weight' as one module, \
-             and may refuse it: the first is decoded, and the second stays quantized{more}"
+             and may refuse it: the first is plain, and the second is quantized{more}"
         )
     };
     assert_eq!(note(""), "");
