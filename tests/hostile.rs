@@ -17,17 +17,6 @@ fn check(name: &str, bytes: &[u8], allowed: &[i32]) {
     check_hostile(&bench.path(name), allowed, name);
 }
 
-/// Runs the program in limited address space and time; returns its exit code and what it printed.
-#[cfg(target_os = "linux")]
-fn limited(bench: &Bench, kibibytes: u32, arguments: &str) -> (Option<i32>, String, String) {
-    let program = assert_cmd::cargo::cargo_bin!("tcast").display();
-    // glibc reserves 64 MiB of addresses for each thread that allocates beside another one: by chance, and without memory.
-    let limits = format!("ulimit -v {kibibytes} && ulimit -t 60 && export MALLOC_ARENA_MAX=1");
-    let script = format!("{limits} && exec '{program}' {arguments}");
-    let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
-    (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
-}
-
 /// A zip archive of one member, which is deflated; the sizes are what the caller says.
 fn zip(name: &str, deflated: &[u8], crc32: u32, size: u32) -> Vec<u8> {
     let sizes = [deflated.len() as u32, size].map(u32::to_le_bytes).concat();
@@ -157,19 +146,16 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
     let header = format!("{{{}}}", (0..100_000).map(tensor).collect::<Vec<_>>().join(","));
     bench.write("many.safetensors", &safetensors(&header, &[]));
-    let (code, stdout, stderr) =
-        limited(&bench, 524_288, "cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
-    assert_eq!((code, &*stderr), (Some(0), ""));
-    assert_eq!(stdout.matches("\"sha256_out\"").count(), 100_000);
+    let outcome = bench.run_within(512, "cast many.safetensors --to f16 -o out.safetensors -q --json --hash");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    assert_eq!(outcome.stdout.matches("\"sha256_out\"").count(), 100_000);
     let members: Vec<String> = (0..200_000).map(|at| format!("\"m{at}\":[{{}}]")).collect();
     let index = format!("{{\"metadata\":{{{}}},\"weight_map\":{{\"t0\":\"many.safetensors\"}}}}", members.join(","));
     bench.write("model.safetensors.index.json", index.as_bytes());
-    let (code, stdout, stderr) = limited(&bench, 524_288, "inspect .");
-    assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888891 bytes; at most 1048576 are read\n  \
                  download the index again, or, to convert all .safetensors files, move the index out of the folder: \
                  mv -n './model.safetensors.index.json' './..'\n";
-    assert_eq!(stderr, error);
+    bench.run_within(512, "inspect .").expect(1, "", error);
 }
 
 /// Of a config, several copies are held.
@@ -192,18 +178,16 @@ fn a_listing_and_an_index_of_short_entries_take_a_few_times_their_length() {
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
     let header = format!("{{{}}}", (0..200_000).map(tensor).collect::<Vec<_>>().join(","));
     bench.write("many.safetensors", &safetensors(&header, &[]));
-    let (code, stdout, stderr) = limited(&bench, 262_144, "inspect many.safetensors --json");
-    let listing: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((code, &*stderr), (Some(0), ""));
+    let outcome = bench.run_within(256, "inspect many.safetensors --json");
+    let listing: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
     assert_eq!(listing["tensors"].as_array().unwrap().len(), 200_000);
     let entries: Vec<String> = (0..1_000_000).map(|at| format!("\"{at:x}\":\"a\"")).collect();
     let index = format!("{{\"weight_map\":{{{}}}}}", entries.join(","));
     bench.write("model.safetensors.index.json", index.as_bytes());
-    let (code, stdout, stderr) = limited(&bench, 262_144, "inspect .");
-    assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: names the shard 'a', which is no .safetensors file\n  \
                  download the folder in the safetensors format\n";
-    assert_eq!(stderr, error);
+    bench.run_within(256, "inspect .").expect(1, "", error);
 }
 
 /// The zeros of the names and texts take no space on the disk. The address space has room for the file, and 256 MiB.
@@ -251,9 +235,9 @@ fn names_and_texts_of_a_gibibyte_are_refused_before_they_are_copied() {
         // Behind the text, a GGUF still needs the other bytes of its key or tensor.
         let more = if name.ends_with("gguf") { 64 } else { 0 };
         file.set_len((head.len() + LONG + more) as u64).unwrap();
-        for command in ["inspect", "cast --to f16 -o out.npz -j1"] {
-            let done = limited(&bench, (LONG >> 10) as u32 + 262_144, &format!("{command} {name}"));
-            assert_eq!(done, (Some(1), String::new(), format!("tcast: error: {name}: {error}\n")), "{command}");
+        for command in ["inspect", "cast --to f16 -o out.npz"] {
+            let outcome = bench.run_within((LONG >> 20) as u32 + 256, &format!("{command} {name}"));
+            outcome.expect(1, "", &format!("tcast: error: {name}: {error}\n"));
         }
     }
 }
@@ -266,14 +250,13 @@ fn the_kept_texts_of_a_header_are_bounded_and_those_of_a_list_are_not_kept() {
     let all = (0..80).fold(Gguf::of("llama"), |file, at| file.text(&format!("key.{at}"), &long));
     bench.write("texts.gguf", &all.floats("w", &[1], [1.0]).bytes());
     let error = "tcast: error: texts.gguf: key 'key.31': the names and texts of the header take more than 32 MiB, the most that tcast reads\n";
-    let done = limited(&bench, 400_000, "inspect texts.gguf");
-    assert_eq!(done, (Some(1), String::new(), error.to_owned()));
+    bench.run_within(390, "inspect texts.gguf").expect(1, "", error);
     let token = "t".repeat(1000);
     let list = Gguf::of("llama").texts("tokenizer.ggml.tokens", &vec![&*token; 80_000]);
     bench.write("list.gguf", &list.floats("w", &[1], [1.0]).bytes());
-    let (code, stdout, stderr) = limited(&bench, 400_000, "inspect list.gguf");
-    assert_eq!((code, &*stderr), (Some(0), ""));
-    assert!(stdout.contains("80000 texts"), "{stdout}");
+    let outcome = bench.run_within(390, "inspect list.gguf");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    assert!(outcome.stdout.contains("80000 texts"), "{outcome:?}");
 }
 
 /// Configs name modules, and each module has as many enclosing modules as its name has dots.
@@ -287,12 +270,11 @@ fn a_name_of_many_parts_takes_time_in_proportion_to_its_length() {
     bench.write("m/model.safetensors", &safetensors(&header, &[0; 16]));
     let block = r#"{"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}"#;
     bench.write("m/config.json", format!("{{\"quantization_config\": {block}}}").as_bytes());
-    let (code, _, stderr) = limited(&bench, 262_144, "inspect m");
-    assert_eq!((code, &*stderr), (Some(0), ""));
+    let outcome = bench.run_within(256, "inspect m");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
     std::fs::create_dir(bench.path("plain")).unwrap();
     std::fs::copy(bench.path("m/model.safetensors"), bench.path("plain/model.safetensors")).unwrap();
-    let (code, _, stderr) = limited(&bench, 262_144, "quantize plain --scheme fp8 -o out -q -j1");
-    assert_eq!((code, &*stderr), (Some(0), ""));
+    bench.run_within(256, "quantize plain --scheme fp8 -o out -q").expect(0, "", "");
 }
 
 /// The lengths that are not zero multiply to more than 64 bits hold: no library reads what would be written.

@@ -57,12 +57,7 @@ fn a_bank_without_one_of_its_experts_is_refused() {
     let bench = of("gemma4_text");
     bench.run("quantize m --scheme fp8 -q -o out").expect(0, "", "");
     bench.write("out/config.json", config_of_three(&bench).as_bytes());
-    bench.run("dequantize out -q -o back").expect(
-        1,
-        "",
-        "tcast: error: out: tensor 'model.layers.0.experts.down_proj': is a stack of 3 experts, and \
-         'model.layers.0.experts.2.down_proj.weight' is missing\n  keep the names of the file with --names file\n",
-    );
+    bench.run("dequantize out -q -o back").says(1, "", "--names");
 }
 
 /// Returns the config.json of the quantized model, with one more expert than it has.

@@ -39,7 +39,7 @@ fn run(bench: &Bench, line: &str) {
 }
 
 fn refused(bench: &Bench, line: &str, code: i32, error: &str) {
-    bench.run(line).expect(code, "", &format!("tcast: error: {error}\n"));
+    bench.run(line).says(code, "", error);
 }
 
 /// Folders of quantized and plain checkpoints, and files of all formats.
@@ -73,30 +73,16 @@ fn only_applies_before_drop_and_the_report_names_what_is_left_out() {
     assert_eq!(report["tensors"].as_array().unwrap().len(), 1);
     assert_eq!(report["left_out"].as_array().unwrap().len(), 37);
     assert_eq!(report["options"]["drop"], serde_json::json!(["*layers*"]));
-    let outcome = bench.run("cast m --only *norm* -o out");
-    assert!(outcome.stderr.starts_with("cast no tensor, copied 9, left out 29, such as model.embed_tokens.weight\n"));
+    bench.run("cast m --only *norm* -o out").check_message("model.embed_tokens.weight");
 }
 
 #[test]
 fn a_pattern_without_a_match_and_an_empty_output_are_errors() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
-    let similar = "similar: model.norm.weight, model.embed_tokens.weight; --allow-unmatched accepts it";
-    refused(
-        &bench,
-        "cast m --drop model.nrom.weight -o o",
-        2,
-        &format!("m: the pattern 'model.nrom.weight' matches no tensor\n  {similar}"),
-    );
-    let others = "there are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, \
-                  model.layers.0.mlp.down_proj.weight and 35 more; --allow-unmatched accepts it";
-    refused(
-        &bench,
-        "cast m --only nothing.* -o o",
-        2,
-        &format!("m: the pattern 'nothing.*' matches no tensor\n  {others}"),
-    );
-    refused(&bench, "cast m --drop * -o o", 2, "m: no tensor would be left\n  leave --drop out");
-    refused(&bench, "cast m --only x --allow-unmatched -o o", 2, "m: no tensor would be left\n  leave --only out");
+    refused(&bench, "cast m --drop model.nrom.weight -o o", 2, "model.nrom.weight");
+    refused(&bench, "cast m --only nothing.* -o o", 2, "nothing.*");
+    refused(&bench, "cast m --drop * -o o", 2, "tensor");
+    refused(&bench, "cast m --only x --allow-unmatched -o o", 2, "tensor");
     let outcome = bench.run("cast m --drop x --allow-unmatched -o o");
     assert_eq!(
         (outcome.code, outcome.stderr.lines().next()),
@@ -197,14 +183,9 @@ fn stars_stand_for_the_text_that_they_match_and_the_first_match_wins() {
     assert_eq!(names_in(&bench.path("o")), ["x.c.weight", "y.a.d.w", "y.e.w"]);
     run(&bench, "cast m --rename a.*.c.*=*.a.* -o p");
     assert_eq!(names_in(&bench.path("p")), ["a.d.weight", "b.a.weight", "e.weight"]);
-    refused(&bench, "cast m --rename z.*=* -o q", 2, "m: there is no tensor 'z.*' to rename");
-    refused(
-        &bench,
-        "cast m --rename a.b.*=a.* --rename a.d.*=a.c.* -o q",
-        1,
-        "m: tensor 'a.c.weight': two tensors would have this name: 'a.b.c.weight' and 'a.d.weight'",
-    );
-    refused(&bench, "cast m --rename e.weight*=* -o q", 1, "m: tensor 'e.weight': its new name would be empty");
+    refused(&bench, "cast m --rename z.*=* -o q", 2, "z.*");
+    refused(&bench, "cast m --rename a.b.*=a.* --rename a.d.*=a.c.* -o q", 1, "a.c.weight");
+    refused(&bench, "cast m --rename e.weight*=* -o q", 1, "e.weight");
     assert_eq!(bench.run("cast m --rename a.*=b -o q").code, Some(2));
 }
 
@@ -258,12 +239,7 @@ fn a_pattern_of_modules_that_does_not_follow_is_an_error_that_shows_it() {
 #[test]
 fn a_state_dict_of_a_wrapped_model_gets_a_tip() {
     let bench = bench_with(&[("module.a.weight", &[2, 2]), ("module.b.weight", &[2])], "{}");
-    let outcome = bench.run("cast m --to f16 -o o");
-    let rename = if cfg!(windows) { "module.*=*" } else { "'module.*=*'" };
-    let tip = format!(
-        "tcast: note: all names in m begin with 'module.', which a wrapper adds: --rename {rename} removes it\n"
-    );
-    assert!(outcome.stderr.starts_with(&tip), "{}", outcome.stderr);
+    bench.run("cast m --to f16 -o o").check_message("--rename");
     run(&bench, "cast m --to f16 --rename module.*=* -o p");
     assert_eq!(names_in(&bench.path("p")), ["a.weight", "b.weight"]);
 }
@@ -292,13 +268,8 @@ fn tensors_of_another_model_come_back_in_shards_of_their_own() {
     run(&bench, "cast less.safetensors --add m:model.norm.* -o back.safetensors");
     run(&bench, "cast m -o whole.safetensors");
     bench.run("diff whole.safetensors back.safetensors").expect(0, "38 tensors are equal\n", "");
-    refused(&bench, "cast m --add m -o o", 2, "m: has no tensor that the model lacks");
-    refused(
-        &bench,
-        "cast m --add m:model.norm.* -o o",
-        2,
-        "m: tensor 'model.norm.weight': is in the model already\n  replace it instead",
-    );
+    refused(&bench, "cast m --add m -o o", 2, "tensor");
+    refused(&bench, "cast m --add m:model.norm.* -o o", 2, "model.norm.weight");
 }
 
 #[test]
@@ -313,20 +284,10 @@ fn tensors_are_replaced_by_others_of_the_same_shape() {
     assert_eq!(new["b.weight"], old["b.weight"]);
     assert_ne!(new["a.weight"].2, old["a.weight"].2);
     assert_eq!(new.len(), 2);
-    refused(
-        &bench,
-        "cast m --replace n.safetensors -o p",
-        2,
-        "n.safetensors: tensor 'b.weight': has the shape [2], and [4] in the model\n  choose other tensors",
-    );
+    refused(&bench, "cast m --replace n.safetensors -o p", 2, "b.weight");
     run(&bench, "cast m --replace n.safetensors --allow-reshape -o q");
     assert_eq!(tensors(&bench.path("q"))["b.weight"].1, [2]);
-    refused(
-        &bench,
-        "cast m --replace n.safetensors:c.* -o p",
-        2,
-        "n.safetensors: tensor 'c.weight': is not in the model\n  choose other tensors",
-    );
+    refused(&bench, "cast m --replace n.safetensors:c.* -o p", 2, "c.weight");
 }
 
 #[test]

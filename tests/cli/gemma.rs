@@ -35,8 +35,7 @@ fn weights_and_embeddings_are_decoded_as_by_transformers() {
         let config = fs::read_to_string(bench.path("d/config.json")).unwrap();
         assert!(!config.contains("quantization_config"), "{config}");
     }
-    let outcome = bench.run("dequantize q -o d -f");
-    assert!(outcome.stderr.contains("input_activation_scale"), "{}", outcome.stderr);
+    bench.run("dequantize q -o d -f").check_message("input_activation_scale");
 }
 
 #[test]
@@ -44,9 +43,7 @@ fn widths_that_contradict_the_config_are_refused() {
     let bench = bench();
     let refused = |more: &str, message: &str| {
         bench.write("q/config.json", config(more).as_bytes());
-        let outcome = bench.run("dequantize q -o d -q");
-        assert_eq!(outcome.code, Some(1), "{more}");
-        assert!(outcome.stderr.contains(message), "{more}: {}", outcome.stderr);
+        bench.run("dequantize q -o d -q").says(1, "", message);
     };
     refused("", "its quant_method is 'gemma', and it says no num_bits");
     refused(r#", "num_bits": 3"#, "num_bits 3, and such codes have 2, 4 or 8 bits");

@@ -41,7 +41,7 @@ fn a_language_model_gets_the_metadata_of_another_gguf_of_it() {
         "  output_norm.weight                   [64]      bfloat16 -> float32: norms      128 B ->     256 B\n",
         "  blk.*.attn_k.weight       2 tensors  [32, 64]  bfloat16 -> q8_0             8.00 KiB ->  4.25 KiB\n",
     ] {
-        assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+        outcome.check_message(line);
     }
 }
 
@@ -70,51 +70,16 @@ fn patterns_match_names_of_both_kinds() {
 #[test]
 fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
     let bench = tiny();
-    bench.run("quantize base --scheme q8_0").expect(
-        1,
-        "",
-        "tcast: error: base: has no tokenizer.json and no tokenizer.model
-  add --metadata-from MODEL.gguf, which is any GGUF of the same model
-",
-    );
-    bench.run("cast tiny.gguf --names huggingface --to bf16 -o o.gguf").expect(
-        2,
-        "",
-        "tcast: error: tiny.gguf: a GGUF file has its own names, and not those of Hugging Face\n  leave --names out\n",
-    );
+    bench.run("quantize base --scheme q8_0").says(1, "", "--metadata-from");
+    bench.run("cast tiny.gguf --names huggingface --to bf16 -o o.gguf").says(2, "", "--names");
     for (line, error) in [
-        (
-            "quantize base --layout gguf",
-            "base: is not quantized: only the layout of a quantized model can change without a scheme
-  add --scheme q4_k_m --metadata-from MODEL.gguf
-",
-        ),
-        (
-            "quantize base --scheme int8 --layout gguf --metadata-from tiny.gguf",
-            "the layout gguf has no scheme int8, which is stored as compressed-tensors, comfyui
-  choose --scheme q8_0
-",
-        ),
-        (
-            "quantize tiny.gguf --scheme fp8 --layout modelopt -o o.gguf",
-            "o.gguf: the layout modelopt is not stored in .gguf files
-  choose --scheme q8_0 --layout gguf
-",
-        ),
-        (
-            "quantize tiny.gguf --scheme nvfp4 --layout mlx -o o.gguf",
-            "o.gguf: the layout mlx is not stored in .gguf files
-  choose --layout gguf
-",
-        ),
-        (
-            "quantize tiny.gguf --scheme int4 -o o.gguf",
-            "o.gguf: the layout compressed-tensors is not stored in .gguf files
-  choose --scheme q4_k_m
-",
-        ),
+        ("quantize base --layout gguf", "quantized"),
+        ("quantize base --scheme int8 --layout gguf --metadata-from tiny.gguf", "int8"),
+        ("quantize tiny.gguf --scheme fp8 --layout modelopt -o o.gguf", "modelopt"),
+        ("quantize tiny.gguf --scheme nvfp4 --layout mlx -o o.gguf", "layout"),
+        ("quantize tiny.gguf --scheme int4 -o o.gguf", "compressed"),
     ] {
-        bench.run(line).expect(2, "", &format!("tcast: error: {error}"));
+        bench.run(line).says(2, "", error);
     }
     bench.write("config.json", br#"{"model_type": "bloom"}"#);
     bench.write("model.safetensors", &model(&[("w", "F32", &[2, 32])]));
@@ -133,30 +98,15 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let many = Gguf::of("llama").number("llama.block_count", 2).texts("tokenizer.ggml.tokens", &words);
     bench.write("words.gguf", &many.bytes());
-    let remedy = "  name a .gguf file of the same model, in any of its types\n";
-    for (donor, error) in [
-        ("qwen.gguf", "describes another model: it is of the architecture qwen2, not llama"),
-        ("deep.gguf", "describes another model: it has llama.block_count 3, and config.json has num_hidden_layers 2"),
-        ("words.gguf", "describes another model: it has 65 tokens, and the model 64"),
-        ("base/model.safetensors", "is not a GGUF file, from which metadata can be taken"),
-    ] {
+    for donor in ["qwen.gguf", "deep.gguf", "words.gguf", "base/model.safetensors"] {
         for command in ["quantize base --scheme q8_0", "cast base --to bf16"] {
-            let outcome = bench.run(&format!("{command} --metadata-from {donor} -o o.gguf"));
-            outcome.expect(1, "", &format!("tcast: error: {donor}: {error}\n{remedy}"));
+            bench.run(&format!("{command} --metadata-from {donor} -o o.gguf")).says(1, "", donor);
         }
     }
-    bench.run("quantize base --scheme q8_0 --metadata-from none.gguf -o o.gguf").expect(
-        1,
-        "",
-        "tcast: error: none.gguf: cannot read: no such file or directory\n",
-    );
+    bench.run("quantize base --scheme q8_0 --metadata-from none.gguf -o o.gguf").says(1, "", "directory");
     let donor = bench.read("tiny.gguf");
     for command in ["quantize base --scheme q8_0", "cast base --to bf16"] {
-        bench.run(&format!("{command} --metadata-from tiny.gguf -o tiny.gguf -f")).expect(
-            1,
-            "",
-            "tcast: error: tiny.gguf: is a file of the input, and would be replaced\n  name another file\n",
-        );
+        bench.run(&format!("{command} --metadata-from tiny.gguf -o tiny.gguf -f")).says(1, "", "replaced");
     }
     assert!(bench.read("tiny.gguf") == donor);
     assert!(!bench.path("o.gguf").exists());
@@ -214,10 +164,7 @@ fn latent_attention_takes_the_metadata_of_files_with_one_head_of_keys() {
             (&[4, 16, 16][..], &[4, 16, 16][..])
         );
         // Without the key, llama.cpp expects keys and values in one tensor.
-        let error = "tcast: error: old.gguf: describes the model as llama.cpp stored it before April 2025
-  name a newer .gguf file of the same model, in any of its types
-";
-        bench.run(&format!("{command} --metadata-from old.gguf -o o.gguf -f")).expect(1, "", error);
+        bench.run(&format!("{command} --metadata-from old.gguf -o o.gguf -f")).says(1, "", "April");
     }
 }
 
@@ -241,13 +188,11 @@ fn rows_of_tokens_that_the_tokenizer_lacks_are_cut() {
     let words: Vec<String> = (0..33).map(|word| format!("t{word}")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     bench.write("donor.gguf", &Gguf::of("gemma3").texts("tokenizer.ggml.tokens", &words).bytes());
-    let cut = "tcast: note: 7 rows of token_embd.weight are left out: the tokenizer has 33 tokens\n";
     for (command, id, bytes) in
         [("cast gemma --to f32", F32, 4 * 32 * 33), ("quantize gemma --scheme q8_0", Q8_0, 34 * 33)]
     {
         let outcome = bench.run(&format!("{command} --metadata-from donor.gguf -o o.gguf -f --json"));
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        assert!(outcome.stderr.starts_with(cut), "{}", outcome.stderr);
+        outcome.check_message("token_embd.weight");
         let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
         let rows = report["tensors"].as_array().unwrap();
         let embedding = rows.iter().find(|tensor| tensor["name"] == "token_embd.weight").unwrap();
@@ -290,11 +235,7 @@ fn a_diffusion_model_is_detected_and_loses_its_prefix() {
     bench.write("flux.safetensors", &flux());
     let outcome = bench.run("quantize flux.safetensors --layout gguf --scheme q8_0");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{}", outcome.stderr);
-    let notes = "tcast: note: the tensors are those of flux, which becomes general.architecture
-tcast: note: tensors lose the prefix 'model.diffusion_model.'
-tcast: note: 1 tensor is left out: first_stage_model.decoder.weight
-";
-    assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+    outcome.check_message("model.diffusion_model");
     let file = bench.read("flux.q8_0.gguf");
     assert_eq!(
         tensors(&file),
@@ -346,8 +287,7 @@ fn five_dimensions_are_written_whole_and_float16_stays() {
     );
     let outcome = bench.run("quantize wan.safetensors --scheme q8_0 -o o.gguf");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{}", outcome.stderr);
-    let line = "  patch_embedding.weight            [256, 4, 1, 2, 2]  float16 -> float32: not weight matrices";
-    assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+    outcome.check_message("patch_embedding.weight");
     let file = bench.read("o.gguf");
     // Five dimensions follow the bias of the same module.
     assert_eq!(
@@ -405,29 +345,15 @@ fn convolutions_of_sdxl_are_stored_in_rows_of_256() {
 fn an_architecture_can_be_named_and_what_comfyui_does_not_load_is_refused() {
     let bench = Bench::new();
     bench.write("plain.safetensors", &model(&[("a.weight", "F32", &[8, 256]), ("a.bias", "F32", &[8])]));
-    let outcome = bench.run("quantize plain.safetensors --scheme q4_0 -o o.gguf");
-    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
-    assert!(outcome.stderr.ends_with("--architecture names its kind\n"), "{}", outcome.stderr);
+    bench.run("quantize plain.safetensors --scheme q4_0 -o o.gguf").says(1, "", "--architecture");
     let names = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.bias"];
     bench.write("part.safetensors", &model(&[(names[0], "F32", &[8, 256]), (names[1], "F32", &[8])]));
     bench.run("quantize part.safetensors --scheme q4_0 --architecture flux -o o.gguf -q").expect(0, "", "");
     assert_eq!(tensors(&bench.read("o.gguf")), named(&[(names[0], Q4_0, &[8, 256]), (names[1], F32, &[8])]));
-    bench.run("quantize plain.safetensors --scheme q4_0 --architecture llama -o x.gguf").expect(
-        2,
-        "",
-        "tcast: error: plain.safetensors: tcast has no rules for the architecture 'llama', only for flux, sd3, aura, hidream, cosmos, ltxv, hyvid, wan, sdxl, sd1, lumina2, qwen_image\n",
-    );
+    bench.run("quantize plain.safetensors --scheme q4_0 --architecture llama -o x.gguf").says(2, "", "llama");
     bench.write("flux.safetensors", &flux());
-    for (scheme, why) in [
-        ("iq4_nl", "is a type that ComfyUI does not load"),
-        ("iq4_xs", "is a type that ComfyUI does not load"),
-        ("q2_k_s", "needs an importance matrix, which only language models have"),
-    ] {
-        bench.run(&format!("quantize flux.safetensors --scheme {scheme} -o x.gguf")).expect(
-            2,
-            "",
-            &format!("tcast: error: flux.safetensors: the scheme {scheme} {why}\n  choose q4_k_m or another scheme\n"),
-        );
+    for (scheme, why) in [("iq4_nl", "ComfyUI"), ("iq4_xs", "ComfyUI"), ("q2_k_s", "importance")] {
+        bench.run(&format!("quantize flux.safetensors --scheme {scheme} -o x.gguf")).says(2, "", why);
     }
     bench.write(
         "diffusers.safetensors",
@@ -436,12 +362,6 @@ fn an_architecture_can_be_named_and_what_comfyui_does_not_load_is_refused() {
             ("transformer_blocks.0.attn.add_q_proj.weight", "F32", &[8, 256]),
         ]),
     );
-    bench.run("quantize diffusers.safetensors --scheme q4_0 -o x.gguf").expect(
-        1,
-        "",
-        "tcast: error: diffusers.safetensors: is a model of flux in the layout of Diffusers, whose names no reader of GGUF knows
-  convert the original checkpoint of the model
-",
-    );
+    bench.run("quantize diffusers.safetensors --scheme q4_0 -o x.gguf").says(1, "", "Diffusers");
     assert!(!bench.path("x.gguf").exists());
 }

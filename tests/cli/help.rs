@@ -210,9 +210,7 @@ fn a_typo_gets_what_was_meant() {
         ("cast x.npy --to bfloat", "similar: bfloat16"),
     ];
     for (line, meant) in cases {
-        let outcome = bench.run(line);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
-        assert!(outcome.stderr.contains(meant), "{line}: {}", outcome.stderr);
+        bench.run(line).says(2, "", meant);
     }
     let outcome = bench.run("diff x.npy x.npy --tensor w");
     assert!(outcome.code == Some(2) && !outcome.stderr.contains("tip:"), "no flag is a value: {}", outcome.stderr);

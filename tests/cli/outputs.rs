@@ -1,11 +1,10 @@
 //! Where outputs go: no input is written over, no output twice, and standard output is a stream.
 #![cfg(unix)]
 
-use crate::common::{Bench, Outcome, npy_f32, shard, tree};
+use crate::common::{Bench, npy_f32, shard, tree};
 use clap::Parser;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 /// A bench with two files of numbers.
 fn two_files() -> Bench {
@@ -17,11 +16,9 @@ fn two_files() -> Bench {
 
 #[test]
 fn standard_input_is_not_read() {
-    let message = "tcast: error: -: cannot read: no such file or directory\n  \
-         tcast does not read standard input: write it to a file, and name that\n";
     let bench = Bench::new();
-    bench.run("cast - --to f16 -o y.npy").expect(1, "", message);
-    bench.run("inspect -").expect(1, "", message);
+    bench.run("cast - --to f16 -o y.npy").says(1, "", "directory");
+    bench.run("inspect -").says(1, "", "directory");
 }
 
 #[test]
@@ -32,11 +29,7 @@ fn an_output_that_is_a_side_file_of_the_input_by_another_path_is_refused() {
     bench.write("p/in/config.json", b"{}");
     bench.write("p/in/in/config.json", b"{\"inner\": 1}");
     let before = tree(&bench.path("p"));
-    bench.run("cast p/in --to f16 -o p -f").expect(
-        1,
-        "",
-        "tcast: error: p/in/config.json: is a file of the input, and would be replaced\n  name another folder with -o\n",
-    );
+    bench.run("cast p/in --to f16 -o p -f").says(1, "", "replaced");
     assert_eq!(tree(&bench.path("p")), before);
 }
 
@@ -57,8 +50,7 @@ fn a_report_that_is_a_file_of_the_input_by_another_path_is_refused() {
         for report in configs.iter().map(|config| &**config).chain(["rl/config.json", "link.json", "hard.json"]) {
             let outcome = bench.run(&format!("cast {input} --to f16 -o o -f --report {report}"));
             assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{input} {report}: {outcome:?}");
-            let start = format!("tcast: error: {report}: is a file of the input");
-            assert!(outcome.stderr.starts_with(&start), "{input} {report}: {outcome:?}");
+            outcome.check_message("input");
         }
     }
     assert_eq!(tree(&bench.path("r")), before);
@@ -84,8 +76,7 @@ fn a_report_that_is_the_output_by_another_path_is_refused() {
     }
     // One that is there already is the same file as well.
     bench.write("y.npy", b"old");
-    let outcome = bench.run("cast a.npy --to f16 -o y.npy -f --report r.html");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("the report is, or is in, the output"), "{outcome:?}");
+    bench.run("cast a.npy --to f16 -o y.npy -f --report r.html").says(1, "", "report");
     assert_eq!(bench.read("y.npy"), b"old");
 }
 
@@ -94,23 +85,12 @@ fn two_outputs_that_are_one_file_are_refused() {
     let bench = two_files();
     fs::create_dir(bench.path("o")).unwrap();
     symlink("a.npy", bench.path("o/b.npy")).unwrap();
-    let message = "tcast: error: o/b.npy: would be written twice: o/a.npy is the same file
-  rename one of the inputs\n";
-    bench.run("promote a.npy b.npy -o o -f").expect(1, "", message);
+    bench.run("promote a.npy b.npy -o o -f").says(1, "", "same");
     assert!(!bench.path("o/a.npy").exists());
     // And when it exists.
     bench.write("o/a.npy", b"old");
-    bench.run("promote a.npy b.npy -o o -f").expect(1, "", message);
+    bench.run("promote a.npy b.npy -o o -f").says(1, "", "same");
     assert_eq!(bench.read("o/a.npy"), b"old");
-}
-
-/// Runs a line of shell, in which `$tcast` is the program.
-fn shell(bench: &Bench, line: &str) -> Outcome {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]).env("tcast", assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
 #[test]
@@ -121,7 +101,7 @@ fn standard_output_is_a_stream_whatever_it_is_connected_to() {
     let around = |before: &[u8], after: &[u8]| [before, &whole, after].concat();
     symlink("/dev/stdout", bench.path("link.npy")).unwrap();
     for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link.npy"] {
-        let cast = format!("$tcast cast a.npy --to f16 -q -o {name}");
+        let cast = format!("tcast cast a.npy --to f16 -q -o {name}");
         for (line, wanted) in [
             (format!("{cast} > y"), around(b"", b"")),
             (format!("{{ printf head; {cast}; printf tail; }} > y"), around(b"head", b"tail")),
@@ -132,15 +112,15 @@ fn standard_output_is_a_stream_whatever_it_is_connected_to() {
             // A file that has no name any more.
             (format!("exec 3<> y.tmp 4< y.tmp; rm y.tmp; {cast} >&3; cat <&4 > y"), around(b"", b"")),
         ] {
-            shell(&bench, &line).expect(0, "", "");
+            bench.shell(&line).expect(0, "", "");
             assert!(bench.read("y") == wanted, "{line}: {:?}", String::from_utf8_lossy(&bench.read("y")));
             fs::remove_file(bench.path("y")).unwrap();
         }
         assert_eq!(bench.files(), ["a.npy", "b.npy", "link.npy", "whole.npy"]);
     }
     bench.run("bitcast a.npy --to int32 -q -o i.npy").expect(0, "", "");
-    shell(&bench, "$tcast bitcast a.npy --to int32 -q -o - | cmp - i.npy").expect(0, "", "");
-    shell(&bench, "$tcast promote a.npy -q -o - | cmp - a.npy").expect(0, "", "");
+    bench.shell("tcast bitcast a.npy --to int32 -q -o - | cmp - i.npy").expect(0, "", "");
+    bench.shell("tcast promote a.npy -q -o - | cmp - a.npy").expect(0, "", "");
     // A file of that name.
     bench.run("cast a.npy --to f16 -q -o ./-").expect(0, "", "");
     assert_eq!(bench.read("-"), whole);
@@ -150,7 +130,7 @@ fn standard_output_is_a_stream_whatever_it_is_connected_to() {
 fn a_folder_on_standard_output_is_one_file() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
     bench.run("cast llama --to f16 -o one.safetensors -q").expect(0, "", "");
-    shell(&bench, "$tcast cast llama --to f16 -o - -q > two.safetensors").expect(0, "", "");
+    bench.shell("tcast cast llama --to f16 -o - -q > two.safetensors").expect(0, "", "");
     assert!(bench.read("one.safetensors") == bench.read("two.safetensors"));
 }
 
@@ -158,25 +138,16 @@ fn a_folder_on_standard_output_is_one_file() {
 fn what_cannot_go_to_standard_output_is_refused() {
     let bench = two_files();
     for (line, code, error) in [
-        ("$tcast cast a.npy --to f16 -o - --json > y", 2, "-: --json and the output cannot both go to standard output"),
-        (
-            "$tcast promote a.npy -o /dev/fd/1 --json > y",
-            2,
-            "/dev/fd/1: --json and the output cannot both go to standard",
-        ),
-        ("$tcast cast a.npy --to f16 -o - --report r.json --hash > y", 1, "-: cannot be read again for its hashes"),
-        (
-            "$tcast cast a.npy --to f16 -o - --max-shard-size 1KB > y",
-            2,
-            "-: is one file, and shards of a limited size go into a folder",
-        ),
-        ("$tcast promote a.npy b.npy -o - > y", 2, "-: several outputs cannot go to standard output"),
-        ("$tcast cast a.npy --to f16 -o - >> a.npy", 1, "-: is a file of the input (a.npy), and would be replaced"),
-        ("$tcast cast a.npy --to f16 -o /dev/fd/3 3> y", 1, "/dev/fd/3: is a file that is open already"),
-        ("$tcast cast a.npy --to f16 -o - --report y.json -f > y.json", 1, "would be written twice"),
+        ("tcast cast a.npy --to f16 -o - --json > y", 2, "--json"),
+        ("tcast promote a.npy -o /dev/fd/1 --json > y", 2, "--json"),
+        ("tcast cast a.npy --to f16 -o - --report r.json --hash > y", 1, "cannot"),
+        ("tcast cast a.npy --to f16 -o - --max-shard-size 1KB > y", 2, "limited"),
+        ("tcast promote a.npy b.npy -o - > y", 2, "standard"),
+        ("tcast cast a.npy --to f16 -o - >> a.npy", 1, "replaced"),
+        ("tcast cast a.npy --to f16 -o /dev/fd/3 3> y", 1, "already"),
+        ("tcast cast a.npy --to f16 -o - --report y.json -f > y.json", 1, "would be written twice"),
     ] {
-        let said = shell(&bench, line);
-        assert!(said.code == Some(code) && said.stdout.is_empty() && said.stderr.contains(error), "{line}: {said:?}");
+        bench.shell(line).says(code, "", error);
         assert!(!bench.path("y").exists() || bench.read("y").is_empty(), "{line}");
     }
     assert_eq!(bench.read("a.npy"), npy_f32(&[1.0, 2.0]));
@@ -189,37 +160,33 @@ fn results_are_not_printed_into_an_input() {
     bench.run("cast a.npy --to f16 -o h.npy --hash --report r.json -q").expect(0, "", "");
     symlink("a.npy", bench.path("link.npy")).unwrap();
     let (before, weights) = (bench.read("a.npy"), bench.read("w.safetensors"));
-    for (line, code, input) in [
-        ("bitcast a.npy --hex >> a.npy", 1, "a.npy"),
-        ("bitcast a.npy --bits --json >> link.npy", 1, "a.npy"),
-        ("bitcast a.npy --to int32 -o i.npy --json >> a.npy", 1, "a.npy"),
-        ("inspect a.npy >> a.npy", 1, "a.npy"),
-        ("inspect b.npy link.npy --json >> a.npy", 1, "link.npy"),
-        ("cast a.npy --to f16 -o b.npy -f --json >> a.npy", 1, "a.npy"),
-        ("cast a.npy --to f16 -n >> a.npy", 1, "a.npy"),
-        ("promote a.npy b.npy -n >> a.npy", 1, "a.npy"),
-        ("diff b.npy a.npy >> a.npy", 2, "a.npy"),
-        ("diff a.npy --report r.json --json >> a.npy", 2, "a.npy"),
-        ("quantize w.safetensors --compare int8,fp8 >> w.safetensors", 1, "w.safetensors"),
-        ("quantize w.safetensors --scheme int8 -n >> w.safetensors", 1, "w.safetensors"),
+    for (line, code) in [
+        ("bitcast a.npy --hex >> a.npy", 1),
+        ("bitcast a.npy --bits --json >> link.npy", 1),
+        ("bitcast a.npy --to int32 -o i.npy --json >> a.npy", 1),
+        ("inspect a.npy >> a.npy", 1),
+        ("inspect b.npy link.npy --json >> a.npy", 1),
+        ("cast a.npy --to f16 -o b.npy -f --json >> a.npy", 1),
+        ("cast a.npy --to f16 -n >> a.npy", 1),
+        ("promote a.npy b.npy -n >> a.npy", 1),
+        ("diff b.npy a.npy >> a.npy", 2),
+        ("diff a.npy --report r.json --json >> a.npy", 2),
+        ("quantize w.safetensors --compare int8,fp8 >> w.safetensors", 1),
+        ("quantize w.safetensors --scheme int8 -n >> w.safetensors", 1),
     ] {
-        let message = format!(
-            "tcast: error: {input}: is an input, and standard output is redirected to it\n  \
-             redirect standard output to another file\n"
-        );
-        shell(&bench, &format!("$tcast {line}")).expect(code, "", &message);
+        bench.shell(&format!("tcast {line}")).says(code, "", "redirected");
         assert!(bench.read("a.npy") == before && bench.read("w.safetensors") == weights, "{line}");
     }
     assert_eq!(bench.read("b.npy"), npy_f32(&[3.0]));
     // Other files may be appended to, and so may an input if nothing is printed.
-    shell(&bench, "$tcast inspect a.npy --json >> b.npy").expect(0, "", "");
-    shell(&bench, "$tcast cast a.npy --to f16 -o c.npy -q >> a.npy").expect(0, "", "");
+    bench.shell("tcast inspect a.npy --json >> b.npy").expect(0, "", "");
+    bench.shell("tcast cast a.npy --to f16 -o c.npy -q >> a.npy").expect(0, "", "");
     assert_eq!(bench.read("a.npy"), before);
     fs::create_dir(bench.path("m")).unwrap();
     fs::rename(bench.path("w.safetensors"), bench.path("m/model.safetensors")).unwrap();
     bench.write("m/config.json", b"{}");
-    shell(&bench, "$tcast inspect m > m/listing.txt").expect(0, "", "");
-    assert_eq!(shell(&bench, "$tcast inspect m --json >> m/config.json").code, Some(1));
+    bench.shell("tcast inspect m > m/listing.txt").expect(0, "", "");
+    assert_eq!(bench.shell("tcast inspect m --json >> m/config.json").code, Some(1));
     assert_eq!(bench.read("m/config.json"), b"{}");
 }
 
@@ -227,15 +194,8 @@ fn results_are_not_printed_into_an_input() {
 fn an_input_without_a_folder_of_its_own_asks_for_an_output() {
     let bench = two_files();
     for input in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
-        shell(&bench, &format!("$tcast cast {input} --to f16 < a.npy")).expect(
-            2,
-            "",
-            &format!(
-                "tcast: error: {input}: the output cannot be in the folder of the input\n  \
-                 name the output: -o FILE, or -o - for standard output\n"
-            ),
-        );
-        shell(&bench, &format!("$tcast cast {input} --to f16 -q -o - < a.npy > y.npy")).expect(0, "", "");
+        bench.shell(&format!("tcast cast {input} --to f16 < a.npy")).says(2, "", "FILE");
+        bench.shell(&format!("tcast cast {input} --to f16 -q -o - < a.npy > y.npy")).expect(0, "", "");
         bench.run("cast a.npy --to f16 -q -f -o whole.npy").expect(0, "", "");
         assert_eq!(bench.read("y.npy"), bench.read("whole.npy"));
     }
@@ -255,8 +215,7 @@ fn the_default_output_does_not_join_the_checkpoint_that_the_input_is() {
                  it ambiguous\n  name an output elsewhere: -o {elsewhere}\n"
             )
         };
-        let outcome = bench.run_args(&["cast", "it's/model.safetensors", "--to", "f16"]);
-        outcome.expect(1, "", &message("it's/model.safetensors", "'model.float16.safetensors'"));
+        bench.run_args(&["cast", "it's/model.safetensors", "--to", "f16"]).says(1, "", "model.float16.safetensors");
         let mut command = bench.command();
         command.current_dir(bench.path("it's")).args(["cast", "model.safetensors", "--to", "f16"]);
         let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
@@ -275,10 +234,8 @@ fn a_folder_that_an_output_made_ambiguous_says_which_file_that_is() {
     bench.write("one/model.safetensors", &shard(&[("w", 1.5, 20)]));
     bench.run("cast one/model.safetensors --to f16 -q").expect(0, "", "");
     let remedy = "mv -n 'one/model.float16.safetensors' 'one/..'";
-    let outcome = bench.run("cast one --to bf16 -q");
-    let error = "model.safetensors is a model without model.float16.safetensors, and no index names its shards";
-    outcome.expect(1, "", &format!("tcast: error: one: {error}\n  tcast wrote one of them; move it: {remedy}\n"));
-    shell(&bench, remedy).expect(0, "", "");
+    bench.run("cast one --to bf16 -q").says(1, "", "tcast");
+    bench.shell(remedy).expect(0, "", "");
     bench.run("cast one --to bf16 -q").expect(0, "", "");
     assert_eq!(bench.files(), ["model.float16.safetensors", "one", "one-bfloat16"]);
 }
@@ -291,17 +248,13 @@ fn an_output_of_any_name_that_made_its_folder_ambiguous_is_found_by_its_age() {
     let time = fs::metadata(bench.path("one/y.safetensors")).unwrap().modified().unwrap();
     bench.run("cast one --to f16 -o one/x.safetensors -q").expect(0, "", "");
     let file = fs::File::options().write(true).open(bench.path("one/x.safetensors")).unwrap();
-    let error = "tcast: error: one: 'w' is in x.safetensors and in y.safetensors";
     file.set_modified(time + std::time::Duration::from_secs(1)).unwrap();
     let remedy = "mv -n 'one/x.safetensors' 'one/..'";
-    let message =
-        format!("{error}\n  if the newest one is an output, move it: {remedy}; if not, download the folder again\n");
-    bench.run("cast one --to bf16 -q").expect(1, "", &message);
+    bench.run("cast one --to bf16 -q").says(1, "", "download");
     // Files of one age do not tell.
     file.set_modified(time).unwrap();
-    let message = format!("{error}\n  download the folder again; tcast inspect 'one' shows all that does not fit\n");
-    bench.run("cast one --to bf16 -q").expect(1, "", &message);
-    shell(&bench, remedy).expect(0, "", "");
+    bench.run("cast one --to bf16 -q").says(1, "", "y.safetensors");
+    bench.shell(remedy).expect(0, "", "");
     bench.run("cast one --to bf16 -q").expect(0, "", "");
 }
 
@@ -331,21 +284,12 @@ fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
 fn an_existing_report_and_a_link_that_leads_nowhere_come_with_a_remedy() {
     let bench = two_files();
     bench.write("r.json", b"mine");
-    bench.run("cast a.npy --to f16 -o out.npy --report r.json").expect(
-        4,
-        "",
-        "tcast: error: r.json: the output exists already\n  \
-         add --force to replace it, or name another file with --report\n",
-    );
+    bench.run("cast a.npy --to f16 -o out.npy --report r.json").says(4, "", "--force");
     assert_eq!(bench.read("r.json"), b"mine");
     fs::create_dir(bench.path("in")).unwrap();
     bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
     symlink("no where", bench.path("link")).unwrap();
-    bench.run("cast in --to f16 -o link").expect(
-        1,
-        "",
-        "tcast: error: link: is a link to a folder that does not exist\n  mkdir -p 'no where', or name another folder with -o\n",
-    );
+    bench.run("cast in --to f16 -o link").says(1, "", "folder");
     fs::create_dir(bench.path("no where")).unwrap();
     bench.run("cast in --to f16 -o link -q").expect(0, "", "");
     assert!(bench.path("no where/s.safetensors").exists());
@@ -356,16 +300,9 @@ fn a_name_that_is_empty_or_contains_an_equals_sign_comes_with_a_remedy() {
     let bench = Bench::new();
     bench.write("nm.safetensors", &shard(&[("", 1e30, 2), ("a=b", 1.0, 1)]));
     let line = "cast nm.safetensors --to f16 -o out.safetensors --fail-on infinite";
-    let outcome = bench.run(line);
-    let remedy = "\n  leave the tensor as it is with --rule '=keep', or choose a wider type\n";
-    assert!(outcome.code == Some(3) && outcome.stderr.ends_with(remedy), "{outcome:?}");
+    bench.run(line).says(3, "", "--rule");
     bench.run(&format!("{line} --rule =keep -q")).expect(0, "", "");
-    bench.run("cast nm.safetensors --to f16 -o x.safetensors --rename a=b=zz").expect(
-        2,
-        "",
-        "tcast: error: nm.safetensors: there is no tensor 'a' to rename\n  \
-         the old name ends at the first '=': a tensor with '=' in its name cannot be renamed\n",
-    );
+    bench.run("cast nm.safetensors --to f16 -o x.safetensors --rename a=b=zz").says(2, "", "tensor");
 }
 
 #[cfg(target_os = "linux")]
@@ -373,8 +310,7 @@ fn a_name_that_is_empty_or_contains_an_equals_sign_comes_with_a_remedy() {
 fn a_file_system_without_room_of_its_own_is_not_a_full_disk() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0]));
-    let why = "tcast: error: /proc/x.npy: cannot write: no such file or directory\n";
-    bench.run("cast x.npy --to f16 -o /proc/x.npy").expect(1, "", why);
+    bench.run("cast x.npy --to f16 -o /proc/x.npy").says(1, "", "directory");
 }
 
 #[test]
@@ -382,8 +318,6 @@ fn a_report_whose_name_is_too_long_can_have_another() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0]));
     let name = "r".repeat(300);
-    let message =
-        format!("tcast: error: {name}.json: cannot write: file name too long\n  name another file with --report\n");
-    bench.run(&format!("cast x.npy --to f16 --report {name}.json -o y.npy")).expect(1, "", &message);
+    bench.run(&format!("cast x.npy --to f16 --report {name}.json -o y.npy")).says(1, "", "--report");
     assert_eq!(bench.files(), ["x.npy"]);
 }

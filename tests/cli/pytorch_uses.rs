@@ -282,11 +282,7 @@ fn bytes_that_torch_takes_in_another_way_are_refused_or_found_in_its_way() {
     };
     let bench = Bench::new();
     bench.write("x.pt", &members(typed));
-    bench.run("cast x.pt -o y.safetensors").expect(
-        1,
-        "",
-        "tcast: error: x.pt: tensor 'w': has big endian elements of int64 in a storage of float32\n",
-    );
+    bench.run("cast x.pt -o y.safetensors").says(1, "", "int64");
     bench.write("x.pt", &members(floats("0", &[2])));
     bench.run("cast x.pt -o y.safetensors -q").expect(0, "", "");
     assert!(bench.read("y.safetensors").ends_with(&f32s(&[1.0, 2.0])));

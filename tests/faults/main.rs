@@ -95,9 +95,7 @@ fn calls(trace: &str) -> Vec<(&str, String)> {
 
 /// The program behind a line of shell, which ends in `exec "$@"`.
 fn in_shell(bench: &Bench, shell: &str, line: &str) -> Outcome {
-    let mut command = Command::new("sh");
-    command.args(["-c", shell, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
-    Outcome::of(&command.current_dir(bench.path("")).output().unwrap())
+    bench.run_script(shell, &line.split(' ').collect::<Vec<_>>())
 }
 
 /// What a file holds, if it is there.

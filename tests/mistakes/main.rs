@@ -13,12 +13,11 @@
 mod common;
 
 use common::gguf::Gguf;
-use common::{Bench, fixture, npy, npy_f32, safetensors, zip};
+use common::{Bench, Outcome, fixture, npy, npy_f32, safetensors, zip};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::time::SystemTime;
 use tcast::dtype::Dtype;
 
@@ -177,15 +176,6 @@ fn restore(folder: &Path, before: &BTreeMap<PathBuf, Option<SystemTime>>, copy: 
         name.to_owned()
     });
     restored.collect()
-}
-
-fn shell(bench: &Bench, line: &str) -> Output {
-    let program = Path::new(assert_cmd::cargo::cargo_bin!("tcast")).parent().unwrap().to_owned();
-    let path =
-        std::env::join_paths([program].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())));
-    let mut command = Command::new("sh");
-    command.args(["-c", line]).current_dir(bench.path("")).env("PATH", path.unwrap()).env("HOME", bench.path(""));
-    command.output().unwrap()
 }
 
 /// A word of a shell's line: as it is written, and its value.
@@ -369,14 +359,13 @@ fn every_command_that_an_error_proposes_works_when_it_is_pasted() {
         include_str!("lines.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let (mut pasted, mut wrong) = (0, Vec::new());
     for line in &lines {
-        let done = shell(&bench, &format!("tcast {line}"));
-        let stderr = String::from_utf8(done.stderr).unwrap();
+        let Outcome { code, stderr, .. } = bench.shell(&format!("tcast {line}"));
         let changed = restore();
         let is_told = stderr.contains("tcast: note: ") || stderr.contains("tcast: warning: ");
-        if !changed.is_empty() || (done.status.success() && !is_told) {
+        if !changed.is_empty() || (code == Some(0) && !is_told) {
             wrong.push(format!("$ tcast {line}\n{stderr}no error, or changes {changed:?}\n"));
         }
-        let proposed = if done.status.success() { Vec::new() } else { proposals(&format!("tcast {line}"), &stderr) };
+        let proposed = if code == Some(0) { Vec::new() } else { proposals(&format!("tcast {line}"), &stderr) };
         for mut proposal in proposed {
             if let Some(what) = unasked(&format!("tcast {line}"), &proposal, &stderr) {
                 wrong.push(format!("$ tcast {line}\n{stderr}{what}: {proposal}\n"));
@@ -385,15 +374,15 @@ fn every_command_that_an_error_proposes_works_when_it_is_pasted() {
                 proposal = proposal.replace(name, value);
             }
             pasted += 1;
-            let again = shell(&bench, &proposal);
+            let again = bench.shell(&proposal);
             let mut changed = restore();
             if proposal.contains(" --force") {
                 changed.retain(|path| !path.starts_with("taken.npy") && !path.starts_with("full"));
             }
-            let differs = proposal.starts_with("tcast diff ") && again.status.code() == Some(1);
-            if !(again.status.success() || differs) || !changed.is_empty() {
-                let again = String::from_utf8(again.stderr).unwrap();
-                wrong.push(format!("$ tcast {line}\n{stderr}pasted: {proposal}\n{again}changes {changed:?}\n"));
+            let differs = proposal.starts_with("tcast diff ") && again.code == Some(1);
+            if !(again.code == Some(0) || differs) || !changed.is_empty() {
+                let again = format!("{}changes {changed:?}", again.stderr);
+                wrong.push(format!("$ tcast {line}\n{stderr}pasted: {proposal}\n{again}\n"));
             }
         }
     }
