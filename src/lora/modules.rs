@@ -8,6 +8,7 @@ use super::matrix::{Delta, Matrix, is_plain};
 use super::merge::{Decompose, How, WeightChange};
 use super::names::{BaseNames, MergePlace, NameRule};
 use super::summary::{AdapterSummary, MappedModule};
+use super::tied::TiedWeights;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -22,6 +23,7 @@ pub(super) struct AdapterChanges<'a, 'm> {
     pub strength: f64,
     pub base: &'a BaseNames<'m>,
     pub model: &'a Model<'m>,
+    pub tied: &'a TiedWeights,
     /// The rule for the names of its modules, if they have dots.
     pub rule: Option<NameRule>,
     /// The changes of all weights, by the index of the base's tensor. Those of this adapter are added.
@@ -75,8 +77,18 @@ impl AdapterChanges<'_, '_> {
         self.summary.mapping.push(MappedModule { module: module.to_owned(), weight, rank, scale });
     }
 
-    fn push(&mut self, place: MergePlace, how: How) {
+    /// Adds a change of a weight, and of its copies. A weight that PEFT replaces is one of its own, unless it ties both.
+    fn push(&mut self, place: MergePlace, how: How) -> Result<()> {
+        let is_own = matches!(how, How::Replace(_)) && self.adapter.config["ensure_weight_tying"] != true;
+        let copies = if is_own { Vec::new() } else { self.tied.copies(place.tensor, self.base, self.model)? };
+        for tensor in copies {
+            let [name, other] = [place.tensor, tensor].map(|at| self.base.tensors[at].name.to_owned());
+            self.notes.push(LoraNote::Tied(name, Some(other)));
+            let place = MergePlace { tensor, ..place };
+            self.of.entry(tensor).or_default().push(WeightChange { place, how: how.clone() });
+        }
         self.of.entry(place.tensor).or_default().push(WeightChange { place, how });
+        Ok(())
     }
 
     /// Adds a tensor that takes the place of one of the base. False if there is none.
@@ -103,7 +115,7 @@ impl AdapterChanges<'_, '_> {
             self.notes.push(LoraNote::Replaces(base.name.to_owned()));
         }
         self.map(&tensor.name, at, None, None);
-        self.push(self.base.whole(at), How::Replace(Delta::Whole(tensor.matrix.clone())));
+        self.push(self.base.whole(at), How::Replace(Delta::Whole(tensor.matrix.clone())))?;
         Ok(true)
     }
 
@@ -233,7 +245,7 @@ impl AdapterChanges<'_, '_> {
             let delta = Delta::Whole(tensor.matrix.reshaped([place.rows, place.columns]));
             if part == Set {
                 self.map(&module.name, place.tensor, None, None);
-                self.push(place, How::Replace(delta));
+                self.push(place, How::Replace(delta))?;
             } else {
                 self.map(&module.name, place.tensor, None, Some(1.0));
                 self.add_delta(place, delta, self.strength)?;
@@ -268,8 +280,7 @@ impl AdapterChanges<'_, '_> {
         if place.swaps_halves && !place.rows.is_multiple_of(2) {
             return Err(Error::new("belongs to rows of which two halves cannot be made"));
         }
-        self.push(place, How::Add { delta, factor });
-        Ok(())
+        self.push(place, How::Add { delta, factor })
     }
 
     /// Adds a delta to the bias of a layer: an element for each row of its weight.
@@ -314,8 +325,7 @@ impl AdapterChanges<'_, '_> {
         }
         let magnitude = magnitude.matrix.reshaped([1, magnitude.count()]).all();
         let decompose = Decompose { delta, factor, magnitude, columns_each, share, ratios: OnceLock::new() };
-        self.push(place, How::Decompose(Box::new(decompose)));
-        Ok(())
+        self.push(place, How::Decompose(Box::new(decompose)))
     }
 
     /// Adds rows of trained tokens: despite their name, they are the new rows.
@@ -344,8 +354,7 @@ impl AdapterChanges<'_, '_> {
             return Err(self.misfit([rows, columns], place));
         }
         self.map(&module.name, place.tensor, None, None);
-        self.push(place, How::ReplaceRows(indices.into_iter().zip(0..).collect(), tokens.matrix.clone()));
-        Ok(())
+        self.push(place, How::ReplaceRows(indices.into_iter().zip(0..).collect(), tokens.matrix.clone()))
     }
 
     /// Adds the deltas of experts. `places` returns those of an expert, which share the rows of its delta: a matrix of a
