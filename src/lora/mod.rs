@@ -43,6 +43,7 @@ use crate::error::{Error, Kind, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
+use crate::select::experts::ModelFacts;
 use adapter::Adapter;
 pub(crate) use matrix::{narrow, widen, widen_to};
 use modules::{AdapterChanges, unmatched};
@@ -71,7 +72,8 @@ impl Merges {
             return Ok(Self::default());
         }
         let base = BaseNames::new(model);
-        let tied = TiedWeights::new(&base, model)?;
+        let facts = ModelFacts::read(model.config()?);
+        let tied = TiedWeights::new(&base, &facts);
         let (mut of, mut notes, mut summaries) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (number, AdapterOption { path, strength }) in options.iter().enumerate() {
             if !strength.is_finite() {
@@ -81,10 +83,20 @@ impl Merges {
                 notes.push(LoraNote::Twice(path.clone()));
             }
             let adapter = Adapter::open(path, true).map_err(|error| error.in_file(path))?;
-            let (adapter, strength, base, tied) = (&adapter, *strength, &base, &tied);
+            let (adapter, strength, base, facts, tied) = (&adapter, *strength, &base, &facts, &tied);
             let (of, summary) = (&mut of, AdapterSummary::new(adapter, strength));
-            let changes =
-                AdapterChanges { adapter, strength, base, model, tied, rule: None, of, notes: &mut notes, summary };
+            let changes = AdapterChanges {
+                adapter,
+                strength,
+                base,
+                model,
+                facts,
+                tied,
+                rule: None,
+                of,
+                notes: &mut notes,
+                summary,
+            };
             let summary = changes.add().map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();

@@ -12,6 +12,7 @@ use super::tied::TiedWeights;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
+use crate::select::experts::ModelFacts;
 use crate::text::{first_few, shorten};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub(super) struct AdapterChanges<'a, 'm> {
     pub strength: f64,
     pub base: &'a BaseNames<'m>,
     pub model: &'a Model<'m>,
+    /// What the config of the model says.
+    pub facts: &'a ModelFacts,
     pub tied: &'a TiedWeights,
     /// The rule for the names of its modules, if they have dots.
     pub rule: Option<NameRule>,
@@ -202,9 +205,12 @@ impl AdapterChanges<'_, '_> {
         let is_peft = adapter.dialect == Dialect::Peft;
         let shape = [place.rows, place.columns];
         let fits = |delta: &Delta| delta.shape() == shape;
-        let is_flagged = is_peft && adapter.config["fan_in_fan_out"] == true && !module.has_any(Embedding);
         let is_lora = matches!(delta, Delta::Product(..)) && is_peft && base.shape.len() == 2;
-        let is_transposed = is_flagged || is_lora && !fits(&delta) && fits(&delta.transposed());
+        let is_flagged = !module.has_any(Embedding) && self.is_stored_transposed(base.name);
+        let is_transposed = is_lora && (is_flagged || !fits(&delta) && fits(&delta.transposed()));
+        if is_peft {
+            self.check_magnitude(module)?;
+        }
         let delta = if is_transposed { delta.transposed() } else { delta };
         self.map(&module.name, place.tensor, rank, Some(scale));
         match module.part(Magnitude) {
@@ -213,6 +219,27 @@ impl AdapterChanges<'_, '_> {
         }
         let bias = module.part(Bias);
         bias.map_or(Ok(()), |bias| self.add_bias(place, bias, scale * strength))
+    }
+
+    /// True if a weight of two dimensions is `[in, out]`. The class of its layer decides: PEFT corrects `fan_in_fan_out`,
+    /// which counts only if the model is not known.
+    fn is_stored_transposed(&self, weight: &str) -> bool {
+        const LAYERS: [&str; 4] = ["c_attn.weight", "c_fc.weight", "c_proj.weight", "q_attn.weight"];
+        let is_conv1d = self.facts.has_transposed_layers() && LAYERS.iter().any(|layer| weight.ends_with(layer));
+        is_conv1d || self.facts.kind.is_none() && self.adapter.config["fan_in_fan_out"] == true
+    }
+
+    /// Refuses a magnitude that PEFT would ignore, and a lack of one that PEFT would fill with the lengths of the weight.
+    fn check_magnitude(&self, module: &AdapterModule) -> Result<()> {
+        let what = match (module.part(Magnitude), &self.adapter.config["use_dora"]) {
+            (Some(_), Value::Bool(true)) | (None, Value::Bool(false) | Value::Null) => return Ok(()),
+            (Some(tensor), _) => {
+                let name = shorten(&tensor.name);
+                format!("adapter_config.json does not set use_dora, without which peft ignores '{name}'")
+            }
+            (None, _) => "adapter_config.json sets use_dora, and the module has no lora_magnitude_vector".to_owned(),
+        };
+        Err(Error::new(what).remedy("download the adapter again, with its own adapter_config.json"))
     }
 
     /// Refuses a rank that is not that of a config: the scale would be wrong.
@@ -452,8 +479,8 @@ impl AdapterChanges<'_, '_> {
         // Square matrices do not show it: PEFT always turned them before 0.19.1, and some models store [in, out].
         let first = places(0)?;
         let (whole, made) = ([first.iter().map(|it| it.rows).sum(), first[0].columns], [up.rows, down.columns]);
-        let is_square = stack.is_some() && whole[0] == whole[1];
-        let is_turned = made != whole || is_square && self.turns_square()?;
+        // Its model has the stack, whatever the file has.
+        let is_turned = made != whole || whole[0] == whole[1] && self.turns_square();
         let is_turned = is_turned && [made[1], made[0]] == whole;
         let factors = |expert| {
             let right = down.viewed([rank, down.columns], expert * rank * down.columns, [down.columns, 1]);
@@ -464,17 +491,15 @@ impl AdapterChanges<'_, '_> {
     }
 
     /// True if PEFT turns the delta of experts with square matrices.
-    fn turns_square(&self) -> Result<bool> {
+    fn turns_square(&self) -> bool {
         const TURNED: [&str; 4] = ["gpt_oss", "aria", "aria_text", "openai_privacy_filter"];
         let version = self.adapter.config["peft_version"].as_str().unwrap_or("0");
         let numbers: Vec<u64> =
             version.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
         if numbers[..numbers.len().min(3)] < [0, 19, 1][..] {
-            return Ok(true);
+            return true;
         }
-        let model: Option<Value> = self.model.config()?.and_then(|text| serde_json::from_str(text).ok());
-        let kind = model.as_ref().and_then(|model| model["model_type"].as_str()).unwrap_or_default();
-        Ok(TURNED.contains(&kind))
+        self.facts.kinds().any(|kind| TURNED.contains(&kind))
     }
 }
 

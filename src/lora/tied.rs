@@ -19,14 +19,13 @@ pub(super) struct TiedWeights {
 
 impl TiedWeights {
     /// Finds them by their names.
-    pub(super) fn new(base: &BaseNames, model: &Model) -> Result<Self> {
-        let facts = ModelFacts::read(model.config()?);
+    pub(super) fn new(base: &BaseNames, facts: &ModelFacts) -> Self {
         let policy = Policy { layers: facts.layers, is_diffusion: false, heads: facts.heads() };
         let of = |reason| {
             let is_one = |at: &usize| policy.reason(base.tensors[*at].name, false) == Some(reason);
             (0..base.tensors.len()).filter(|at| base.tensors[*at].stored.is_some()).filter(is_one).collect()
         };
-        Ok(Self { tables: of(KeptReason::Embedding), heads: of(KeptReason::Head), are_tied: facts.ties_head })
+        Self { tables: of(KeptReason::Embedding), heads: of(KeptReason::Head), are_tied: facts.ties_head }
     }
 
     /// True if a tensor is the embeddings, and the output head too, which has no tensor.
