@@ -116,8 +116,9 @@ fn show_lora(shown: &LoraNote) {
         LoraNote::Replaces(name) => {
             note(&format!("the adapter replaces '{}' by another weight", shorten(name)));
         }
-        LoraNote::Tied(name) => {
-            note(&format!("'{}' is tied to the output head, which changes too", shorten(name)));
+        LoraNote::Tied(name, other) => {
+            let other = other.as_deref().map_or("the output head".into(), |other| format!("'{}'", shorten(other)));
+            note(&format!("'{}' is tied to {other}, which changes too", shorten(name)));
         }
     }
 }

@@ -28,6 +28,7 @@ pub(super) struct WeightChange {
     pub how: How,
 }
 
+#[derive(Clone)]
 pub(super) enum How {
     /// `factor` times the delta is added.
     Add { delta: Delta, factor: f64 },
@@ -40,6 +41,7 @@ pub(super) enum How {
 }
 
 /// `DoRA`: `v = w + factor * delta`, and `w' = v * (m / |v|)` for each row or column; then `w + share * (w' - w)`.
+#[derive(Clone)]
 pub(super) struct Decompose {
     pub delta: Delta,
     pub factor: f64,

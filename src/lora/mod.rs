@@ -9,6 +9,7 @@
 //! | scale | `scale` | a number for each module, of a config or of metadata |
 //! | place | `names` | the matrix of the base that a module names: a tensor, one of a stack, or some rows |
 //! | change | `modules` | a delta times its scale at its place, or values that replace those of the base |
+//! | tied weights | `tied` | tensors of the base that are one weight in memory, and change together |
 //! | merge | `merge` | all changes of a weight, in order, for some of its values: no weight is held in memory |
 //! | survival | `survival` | how much of the deltas is in what is written |
 //! | summary | `summary`, `describe` | what reports say |
@@ -27,6 +28,7 @@ mod names;
 mod scale;
 mod summary;
 mod survival;
+mod tied;
 
 pub(crate) use adapter::files;
 #[cfg(feature = "cli")]
@@ -41,13 +43,14 @@ use crate::error::{Error, Kind, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
+use crate::select::experts::ModelFacts;
 use adapter::Adapter;
 pub(crate) use matrix::{narrow, widen, widen_to};
 use modules::{AdapterChanges, unmatched};
 use names::BaseNames;
-use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use tied::TiedWeights;
 
 /// The adapters of a conversion, and the changes that they make.
 #[derive(Default)]
@@ -69,6 +72,8 @@ impl Merges {
             return Ok(Self::default());
         }
         let base = BaseNames::new(model);
+        let facts = ModelFacts::read(model.config()?);
+        let tied = TiedWeights::new(&base, &facts);
         let (mut of, mut notes, mut summaries) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (number, AdapterOption { path, strength }) in options.iter().enumerate() {
             if !strength.is_finite() {
@@ -78,9 +83,20 @@ impl Merges {
                 notes.push(LoraNote::Twice(path.clone()));
             }
             let adapter = Adapter::open(path, true).map_err(|error| error.in_file(path))?;
-            let (adapter, strength, base) = (&adapter, *strength, &base);
+            let (adapter, strength, base, facts, tied) = (&adapter, *strength, &base, &facts, &tied);
             let (of, summary) = (&mut of, AdapterSummary::new(adapter, strength));
-            let changes = AdapterChanges { adapter, strength, base, model, rule: None, of, notes: &mut notes, summary };
+            let changes = AdapterChanges {
+                adapter,
+                strength,
+                base,
+                model,
+                facts,
+                tied,
+                rule: None,
+                of,
+                notes: &mut notes,
+                summary,
+            };
             let summary = changes.add().map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();
@@ -91,12 +107,9 @@ impl Merges {
             }
             summaries.push(summary);
         }
-        let is_tied = model.config()?.is_some_and(|text| {
-            serde_json::from_str::<Value>(text).is_ok_and(|config| config["tie_word_embeddings"] == true)
-        });
-        let is_table = |name: &&str| name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight");
-        let names = of.keys().map(|at| base.tensors[*at].name);
-        notes.extend(names.filter(is_table).filter(|_| is_tied).map(|name| LoraNote::Tied(name.to_owned())));
+        let is_tied = |at: &&usize| tied.is_head_too(**at, &base);
+        let note = |at: &usize| LoraNote::Tied(base.tensors[*at].name.to_owned(), None);
+        notes.extend(of.keys().filter(is_tied).map(note));
         let by_name = of.into_iter().map(|(at, changes)| (base.tensors[at].name.into(), Arc::new(Merge::new(changes))));
         Ok(Self { by_name: by_name.collect(), adapters: summaries, notes })
     }

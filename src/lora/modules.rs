@@ -8,9 +8,11 @@ use super::matrix::{Delta, Matrix, is_plain};
 use super::merge::{Decompose, How, WeightChange};
 use super::names::{BaseNames, MergePlace, NameRule};
 use super::summary::{AdapterSummary, MappedModule};
+use super::tied::TiedWeights;
 use crate::error::{Error, Kind, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
+use crate::select::experts::ModelFacts;
 use crate::text::{first_few, shorten};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,6 +24,9 @@ pub(super) struct AdapterChanges<'a, 'm> {
     pub strength: f64,
     pub base: &'a BaseNames<'m>,
     pub model: &'a Model<'m>,
+    /// What the config of the model says.
+    pub facts: &'a ModelFacts,
+    pub tied: &'a TiedWeights,
     /// The rule for the names of its modules, if they have dots.
     pub rule: Option<NameRule>,
     /// The changes of all weights, by the index of the base's tensor. Those of this adapter are added.
@@ -75,8 +80,18 @@ impl AdapterChanges<'_, '_> {
         self.summary.mapping.push(MappedModule { module: module.to_owned(), weight, rank, scale });
     }
 
-    fn push(&mut self, place: MergePlace, how: How) {
+    /// Adds a change of a weight, and of its copies. A weight that PEFT replaces is one of its own, unless it ties both.
+    fn push(&mut self, place: MergePlace, how: How) -> Result<()> {
+        let is_own = matches!(how, How::Replace(_)) && self.adapter.config["ensure_weight_tying"] != true;
+        let copies = if is_own { Vec::new() } else { self.tied.copies(place.tensor, self.base, self.model)? };
+        for tensor in copies {
+            let [name, other] = [place.tensor, tensor].map(|at| self.base.tensors[at].name.to_owned());
+            self.notes.push(LoraNote::Tied(name, Some(other)));
+            let place = MergePlace { tensor, ..place };
+            self.of.entry(tensor).or_default().push(WeightChange { place, how: how.clone() });
+        }
         self.of.entry(place.tensor).or_default().push(WeightChange { place, how });
+        Ok(())
     }
 
     /// Adds a tensor that takes the place of one of the base. False if there is none.
@@ -103,7 +118,7 @@ impl AdapterChanges<'_, '_> {
             self.notes.push(LoraNote::Replaces(base.name.to_owned()));
         }
         self.map(&tensor.name, at, None, None);
-        self.push(self.base.whole(at), How::Replace(Delta::Whole(tensor.matrix.clone())));
+        self.push(self.base.whole(at), How::Replace(Delta::Whole(tensor.matrix.clone())))?;
         Ok(true)
     }
 
@@ -190,9 +205,12 @@ impl AdapterChanges<'_, '_> {
         let is_peft = adapter.dialect == Dialect::Peft;
         let shape = [place.rows, place.columns];
         let fits = |delta: &Delta| delta.shape() == shape;
-        let is_flagged = is_peft && adapter.config["fan_in_fan_out"] == true && !module.has_any(Embedding);
         let is_lora = matches!(delta, Delta::Product(..)) && is_peft && base.shape.len() == 2;
-        let is_transposed = is_flagged || is_lora && !fits(&delta) && fits(&delta.transposed());
+        let is_flagged = !module.has_any(Embedding) && self.is_stored_transposed(base.name);
+        let is_transposed = is_lora && (is_flagged || !fits(&delta) && fits(&delta.transposed()));
+        if is_peft {
+            self.check_magnitude(module)?;
+        }
         let delta = if is_transposed { delta.transposed() } else { delta };
         self.map(&module.name, place.tensor, rank, Some(scale));
         match module.part(Magnitude) {
@@ -201,6 +219,27 @@ impl AdapterChanges<'_, '_> {
         }
         let bias = module.part(Bias);
         bias.map_or(Ok(()), |bias| self.add_bias(place, bias, scale * strength))
+    }
+
+    /// True if a weight of two dimensions is `[in, out]`. The class of its layer decides: PEFT corrects `fan_in_fan_out`,
+    /// which counts only if the model is not known.
+    fn is_stored_transposed(&self, weight: &str) -> bool {
+        const LAYERS: [&str; 4] = ["c_attn.weight", "c_fc.weight", "c_proj.weight", "q_attn.weight"];
+        let is_conv1d = self.facts.has_transposed_layers() && LAYERS.iter().any(|layer| weight.ends_with(layer));
+        is_conv1d || self.facts.kind.is_none() && self.adapter.config["fan_in_fan_out"] == true
+    }
+
+    /// Refuses a magnitude that PEFT would ignore, and a lack of one that PEFT would fill with the lengths of the weight.
+    fn check_magnitude(&self, module: &AdapterModule) -> Result<()> {
+        let what = match (module.part(Magnitude), &self.adapter.config["use_dora"]) {
+            (Some(_), Value::Bool(true)) | (None, Value::Bool(false) | Value::Null) => return Ok(()),
+            (Some(tensor), _) => {
+                let name = shorten(&tensor.name);
+                format!("adapter_config.json does not set use_dora, without which peft ignores '{name}'")
+            }
+            (None, _) => "adapter_config.json sets use_dora, and the module has no lora_magnitude_vector".to_owned(),
+        };
+        Err(Error::new(what).remedy("download the adapter again, with its own adapter_config.json"))
     }
 
     /// Refuses a rank that is not that of a config: the scale would be wrong.
@@ -233,7 +272,7 @@ impl AdapterChanges<'_, '_> {
             let delta = Delta::Whole(tensor.matrix.reshaped([place.rows, place.columns]));
             if part == Set {
                 self.map(&module.name, place.tensor, None, None);
-                self.push(place, How::Replace(delta));
+                self.push(place, How::Replace(delta))?;
             } else {
                 self.map(&module.name, place.tensor, None, Some(1.0));
                 self.add_delta(place, delta, self.strength)?;
@@ -268,8 +307,7 @@ impl AdapterChanges<'_, '_> {
         if place.swaps_halves && !place.rows.is_multiple_of(2) {
             return Err(Error::new("belongs to rows of which two halves cannot be made"));
         }
-        self.push(place, How::Add { delta, factor });
-        Ok(())
+        self.push(place, How::Add { delta, factor })
     }
 
     /// Adds a delta to the bias of a layer: an element for each row of its weight.
@@ -314,8 +352,7 @@ impl AdapterChanges<'_, '_> {
         }
         let magnitude = magnitude.matrix.reshaped([1, magnitude.count()]).all();
         let decompose = Decompose { delta, factor, magnitude, columns_each, share, ratios: OnceLock::new() };
-        self.push(place, How::Decompose(Box::new(decompose)));
-        Ok(())
+        self.push(place, How::Decompose(Box::new(decompose)))
     }
 
     /// Adds rows of trained tokens: despite their name, they are the new rows.
@@ -344,8 +381,7 @@ impl AdapterChanges<'_, '_> {
             return Err(self.misfit([rows, columns], place));
         }
         self.map(&module.name, place.tensor, None, None);
-        self.push(place, How::ReplaceRows(indices.into_iter().zip(0..).collect(), tokens.matrix.clone()));
-        Ok(())
+        self.push(place, How::ReplaceRows(indices.into_iter().zip(0..).collect(), tokens.matrix.clone()))
     }
 
     /// Adds the deltas of experts. `places` returns those of an expert, which share the rows of its delta: a matrix of a
@@ -443,8 +479,8 @@ impl AdapterChanges<'_, '_> {
         // Square matrices do not show it: PEFT always turned them before 0.19.1, and some models store [in, out].
         let first = places(0)?;
         let (whole, made) = ([first.iter().map(|it| it.rows).sum(), first[0].columns], [up.rows, down.columns]);
-        let is_square = stack.is_some() && whole[0] == whole[1];
-        let is_turned = made != whole || is_square && self.turns_square()?;
+        // Its model has the stack, whatever the file has.
+        let is_turned = made != whole || whole[0] == whole[1] && self.turns_square();
         let is_turned = is_turned && [made[1], made[0]] == whole;
         let factors = |expert| {
             let right = down.viewed([rank, down.columns], expert * rank * down.columns, [down.columns, 1]);
@@ -455,17 +491,15 @@ impl AdapterChanges<'_, '_> {
     }
 
     /// True if PEFT turns the delta of experts with square matrices.
-    fn turns_square(&self) -> Result<bool> {
+    fn turns_square(&self) -> bool {
         const TURNED: [&str; 4] = ["gpt_oss", "aria", "aria_text", "openai_privacy_filter"];
         let version = self.adapter.config["peft_version"].as_str().unwrap_or("0");
         let numbers: Vec<u64> =
             version.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
         if numbers[..numbers.len().min(3)] < [0, 19, 1][..] {
-            return Ok(true);
+            return true;
         }
-        let model: Option<Value> = self.model.config()?.and_then(|text| serde_json::from_str(text).ok());
-        let kind = model.as_ref().and_then(|model| model["model_type"].as_str()).unwrap_or_default();
-        Ok(TURNED.contains(&kind))
+        self.facts.kinds().any(|kind| TURNED.contains(&kind))
     }
 }
 

@@ -130,8 +130,8 @@ pub(crate) enum LoraNote {
     MetadataScale(PathBuf, f64),
     /// A weight that the adapter should not have changed is replaced.
     Replaces(String),
-    /// The output head has no tensor of its own, and changes with this one.
-    Tied(String),
+    /// This tensor is one weight with another, which changes too; with the output head, if that has no tensor.
+    Tied(String, Option<String>),
 }
 
 /// Advice about the use of an output: what engines may not load, and what other options would change.

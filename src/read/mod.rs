@@ -149,6 +149,21 @@ pub(crate) struct MappedBytes<'a> {
 }
 
 impl<'a> MappedBytes<'a> {
+    /// True if these are the bytes of another tensor.
+    pub(crate) fn is_equal(&self, other: &Self) -> Result<bool> {
+        const PIECE: usize = 1 << 24;
+        if self.range.len() != other.range.len() {
+            return Ok(false);
+        }
+        for start in (0..self.range.len()).step_by(PIECE) {
+            let range = start..(start + PIECE).min(self.range.len());
+            if self.read(range.clone())? != other.read(range)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads some of the bytes from the disk.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<&'a [u8]> {
         let place = self.range.start + part.start..self.range.start + part.end;

@@ -23,8 +23,8 @@ pub(crate) struct ModelFacts {
     pub whole: Option<String>,
     /// The number of layers, not counting multi-token prediction heads.
     pub layers: Option<u64>,
-    /// True if the output head is the embeddings.
-    pub has_tied_head: bool,
+    /// True if the output head is the embeddings; `None` if the config does not say so.
+    pub ties_head: Option<bool>,
     /// The number of experts in a layer.
     pub experts: Option<u64>,
     hidden: Option<u64>,
@@ -43,7 +43,7 @@ impl ModelFacts {
             kind: config.and_then(model_type),
             whole: outer.get("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             layers: number("num_hidden_layers"),
-            has_tied_head: find("tie_word_embeddings").is_some_and(|value| value.get() == "true"),
+            ties_head: find("tie_word_embeddings").and_then(|value| serde_json::from_str(value.get()).ok()),
             experts: EXPERTS.iter().find_map(|key| number(key)),
             hidden: number("hidden_size"),
             intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),

@@ -1,8 +1,9 @@
 //! Adapters on bases that store, tie or transpose a weight in their own way: PEFT defines the result.
 
 use super::gguf_out_folders;
-use super::lora::write;
+use super::lora::{values, write};
 use crate::common::Bench;
+use std::fs;
 
 #[test]
 fn a_gguf_that_divides_a_weight_is_not_made_with_a_part_of_its_delta() {
@@ -19,4 +20,112 @@ fn a_gguf_that_divides_a_weight_is_not_made_with_a_part_of_its_delta() {
     }
     bench.run("cast m --lora a.safetensors --to f32 -o merged -q").expect(0, "", "");
     bench.run("cast merged --pre-tokenizer gpt-2 -o out.gguf -q").expect(0, "", "");
+}
+
+#[test]
+fn a_head_that_is_tied_to_the_embeddings_changes_with_them() {
+    let (table, head) = ("model.embed_tokens.weight", "lm_head.weight");
+    let tied = "\"tie_word_embeddings\": true";
+    let (config, outer) = ("{\"text_config\": {\"a\": NaN, TIED}}", "{TIED}");
+    // The values of both, what config.json says, and whether both change.
+    let cases = [
+        ([2.0, 2.0], outer, tied, true),
+        ([2.0, 2.0], config, tied, true),
+        ([2.0, 3.0], outer, tied, false),
+        ([2.0, 2.0], outer, "\"tie_word_embeddings\": false", false),
+    ];
+    for (values_before, config, ties, are_one) in cases {
+        let bench = Bench::new();
+        fs::create_dir(bench.path("m")).unwrap();
+        let [one, two] = values_before;
+        write(&bench, "m/model.safetensors", &[(head, &[1, 1], &[two]), (table, &[1, 1], &[one])]);
+        bench.write("m/config.json", config.replace("TIED", ties).as_bytes());
+        let lora: [(&str, &[u64], &[f32]); 2] =
+            [("lm_head.lora_A.weight", &[1, 1], &[4.0]), ("lm_head.lora_B.weight", &[1, 1], &[8.0])];
+        write(&bench, "a.safetensors", &lora);
+        let outcome = bench.run("cast m --lora a.safetensors -o out");
+        let note = format!("tcast: note: '{head}' is tied to '{table}', which changes too\n");
+        assert_eq!((outcome.code, outcome.stderr.contains(&note)), (Some(0), are_one), "{}", outcome.stderr);
+        let wanted = [two + 32.0, if are_one { one + 32.0 } else { one }];
+        assert_eq!(values(&bench, "out/model.safetensors"), wanted, "{config} {ties}");
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("m")).unwrap();
+    write(&bench, "m/model.safetensors", &[(head, &[1, 1], &[1.0]), (table, &[1, 1], &[1.0])]);
+    bench.write("m/config.json", b"{}");
+    let lora: [(&str, &[u64], &[f32]); 2] =
+        [("model.embed_tokens.lora_A.weight", &[1, 1], &[4.0]), ("model.embed_tokens.lora_B.weight", &[1, 1], &[8.0])];
+    write(&bench, "a.safetensors", &lora);
+    let what = "has the values of 'lm_head.weight', and config.json does not say whether they are one weight";
+    let text = format!("a.safetensors: tensor '{table}': {what}\n  set tie_word_embeddings in config.json\n");
+    bench.run("cast m --lora a.safetensors -o out").expect(1, "", &format!("tcast: error: {text}"));
+    // Without a tensor of its own, the head is the embeddings.
+    write(&bench, "m/model.safetensors", &[(table, &[1, 1], &[1.0])]);
+    let outcome = bench.run("cast m --lora a.safetensors -o out");
+    let note = format!("tcast: note: '{table}' is tied to the output head, which changes too\n");
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(&note), "{}", outcome.stderr);
+}
+
+/// Writes an adapter of PEFT of rank 1 for a module: `lora_B @ lora_A` is [[0, 1], [0, 0]].
+fn write_peft(bench: &Bench, config: &str, module: &str, more: &[(&str, &[u64], &[f32])]) {
+    fs::create_dir_all(bench.path("a")).unwrap();
+    let config = format!("{{\"peft_type\": \"LORA\", \"r\": 1, \"lora_alpha\": 1{config}}}");
+    bench.write("a/adapter_config.json", config.as_bytes());
+    let names = ["lora_A.weight", "lora_B.weight"].map(|part| format!("base_model.model.{module}.{part}"));
+    let own: [(&str, &[u64], &[f32]); 2] = [(&names[0], &[1, 2], &[0.0, 1.0]), (&names[1], &[2, 1], &[1.0, 0.0])];
+    write(bench, "a/adapter_model.safetensors", &[&own, more].concat());
+}
+
+#[test]
+fn the_class_of_a_layer_decides_whether_it_is_transposed() {
+    for (kind, layer, is_transposed) in [("gpt2", "c_attn", true), ("gpt2", "score", false), ("llama", "c_attn", false)]
+    {
+        for flag in [true, false] {
+            let bench = Bench::new();
+            fs::create_dir(bench.path("m")).unwrap();
+            bench.write("m/config.json", format!("{{\"model_type\": \"{kind}\"}}").as_bytes());
+            write(&bench, "m/model.safetensors", &[(&format!("h.{layer}.weight"), &[2, 2], &[0.0; 4])]);
+            write_peft(&bench, &format!(", \"fan_in_fan_out\": {flag}"), &format!("h.{layer}"), &[]);
+            bench.run("cast m --lora a -o out -q").expect(0, "", "");
+            let wanted = if is_transposed { [0.0, 0.0, 1.0, 0.0] } else { [0.0, 1.0, 0.0, 0.0] };
+            assert_eq!(values(&bench, "out/model.safetensors"), wanted, "{kind} {layer} {flag}");
+        }
+    }
+}
+
+#[test]
+fn a_magnitude_and_the_config_of_its_adapter_must_agree() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("l.weight", &[2, 2], &[1.0, 0.0, 0.0, 1.0])]);
+    let name = "base_model.model.l.lora_magnitude_vector";
+    let magnitude: (&str, &[u64], &[f32]) = (name, &[2], &[1.0, 1.0]);
+    let start = "tcast: error: a: tensor 'base_model.model.l.lora_A.weight': adapter_config.json";
+    let end = "\n  download the adapter again, with its own adapter_config.json\n";
+    for config in ["", ", \"use_dora\": false"] {
+        write_peft(&bench, config, "l", &[magnitude]);
+        let what = format!("does not set use_dora, without which peft ignores '{name}'");
+        bench.run("cast m.safetensors --lora a -o o.safetensors").expect(1, "", &format!("{start} {what}{end}"));
+    }
+    write_peft(&bench, ", \"use_dora\": true", "l", &[]);
+    let what = "sets use_dora, and the module has no lora_magnitude_vector";
+    bench.run("cast m.safetensors --lora a -o o.safetensors").expect(1, "", &format!("{start} {what}{end}"));
+}
+
+#[test]
+fn square_experts_are_turned_as_peft_turns_the_stack_of_the_model() {
+    for (version, is_turned) in [("0.18.1", true), ("0.19.1", false)] {
+        for is_stacked in [true, false] {
+            let bench = Bench::new();
+            let half: (&[u64], &[f32]) = (&[1, 2], &[0.0, 0.0]);
+            let [gate, up] = ["gate_proj", "up_proj"].map(|part| format!("mlp.experts.0.{part}.weight"));
+            let singles = [(&*gate, half.0, half.1), (&*up, half.0, half.1)];
+            let stack: [(&str, &[u64], &[f32]); 1] = [("mlp.experts.gate_up_proj", &[1, 2, 2], &[0.0; 4])];
+            write(&bench, "m.safetensors", if is_stacked { &stack } else { &singles });
+            let listed = "\"target_parameters\": [\"mlp.experts.gate_up_proj\"]";
+            write_peft(&bench, &format!(", {listed}, \"peft_version\": \"{version}\""), "mlp.experts", &[]);
+            bench.run("cast m.safetensors --lora a -o o.safetensors -q").expect(0, "", "");
+            let wanted = if is_turned { [0.0, 0.0, 1.0, 0.0] } else { [0.0, 1.0, 0.0, 0.0] };
+            assert_eq!(values(&bench, "o.safetensors"), wanted, "{version} {is_stacked}");
+        }
+    }
 }

@@ -5,7 +5,6 @@ use super::{Planner, SchemeTarget};
 use crate::error::{Error, Result};
 use crate::plan::step::TensorIndex;
 use crate::quant::Scheme;
-use crate::read::MappedBytes;
 use crate::select::KeptReason;
 use crate::select::experts::ModelFacts;
 use crate::select::policy::module_of;
@@ -81,7 +80,7 @@ pub(super) fn quantizes(reason: KeptReason, kind: Option<&str>) -> bool {
 /// True if MLX does not load a plain tensor that Hugging Face stores: the head of a model whose head is its embeddings,
 /// and frequencies that follow from the config.
 pub(super) fn leaves_out(layout: &str, name: &str, facts: &ModelFacts) -> bool {
-    layout == NAME && (facts.has_tied_head && name == HEAD || name.ends_with("rotary_emb.inv_freq"))
+    layout == NAME && (facts.ties_head == Some(true) && name == HEAD || name.ends_with("rotary_emb.inv_freq"))
 }
 
 const HEAD: &str = "lm_head.weight";
@@ -115,7 +114,7 @@ impl Planner<'_, '_> {
             let (Some((one, shape, head)), Some((two, other, embeddings))) = (stored(place), stored(other)) else {
                 return Ok(false);
             };
-            Ok(one == two && shape == other && is_equal(&head, &embeddings).map_err(in_head)?)
+            Ok(one == two && shape == other && head.is_equal(&embeddings).map_err(in_head)?)
         };
         for embeddings in embeddings {
             if is_same(embeddings)? {
@@ -128,19 +127,4 @@ impl Planner<'_, '_> {
         );
         Err(in_head(error).remedy("set tie_word_embeddings to false in config.json"))
     }
-}
-
-/// True if the bytes of two tensors are equal.
-fn is_equal(one: &MappedBytes, other: &MappedBytes) -> Result<bool> {
-    const PIECE: usize = 1 << 24;
-    if one.range.len() != other.range.len() {
-        return Ok(false);
-    }
-    for start in (0..one.range.len()).step_by(PIECE) {
-        let range = start..(start + PIECE).min(one.range.len());
-        if one.read(range.clone())? != other.read(range)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
