@@ -290,11 +290,11 @@ fn tensors_get_new_names() {
         assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("tcast: error: x.safetensors: {message}\n")));
     };
     refused("--rename a=b", "tensor 'b': two tensors would have this name: 'a' and 'b'");
-    let missing = "tcast: error: x.safetensors: there is no tensor 'c' to rename\n";
+    let missing = "tcast: error: x.safetensors: there is no tensor 'c' to rename\n  there are a, b\n";
     bench.run("cast x.safetensors --to u8 --rename c=d -o z.safetensors").expect(2, "", missing);
     // This is reported before tensors that cannot be converted.
     bench.write("c.safetensors", &safetensors(r#"{"a":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}}"#, &[0; 8]));
-    let missing = "tcast: error: c.safetensors: there is no tensor 'c' to rename\n";
+    let missing = "tcast: error: c.safetensors: there is no tensor 'c' to rename\n  there is a\n";
     bench.run("cast c.safetensors --rule a=f32 --rename c=d -o z.safetensors").expect(2, "", missing);
     refused("--rename a=c --rename a=d", "tensor 'a': is renamed twice");
     assert_eq!(bench.run("cast x.safetensors --to u8 --rename a").code, Some(2));
