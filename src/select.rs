@@ -212,9 +212,9 @@ impl std::str::FromStr for Rename {
         }
         let stars = [old, new].map(|name| name.matches('*').count());
         if stars[0] > 0 && stars[0] != stars[1] {
-            let what = format!("the old name has {} and the new one {}, one for each is needed", stars[0], stars[1]);
+            let [of_old, of_new] = stars.map(|count| if count == 0 { "no *".to_owned() } else { format!("{count} *") });
             return Err(Error::new(format!(
-                "{what}: each * of the new name stands for the text of the same * of the old"
+                "OLD has {of_old}, and NEW has {of_new}: each * of NEW stands for the text of the same * of OLD"
             )));
         }
         Ok(Self { old: old.to_owned(), new: new.to_owned() })

@@ -5,7 +5,7 @@ use super::shared::{
     with_note, with_values,
 };
 use crate::dtype::{Class, Dtype};
-use crate::options::CastOptions;
+use crate::options::{CastOptions, Defect};
 use crate::select::protected;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Args, Command};
@@ -176,19 +176,25 @@ impl CastArgs {
         Err(error)
     }
 
-    /// Refuses a second pattern after a flag that takes one, and the second word of a name with a space, with an error
-    /// for `command`.
+    /// Refuses a second pattern or defect after a flag that takes one, and the second word of a name with a space, with an
+    /// error for `command`.
     pub(super) fn check_words(&self, command: fn() -> Command) -> Result<(), clap::Error> {
         let has_patterns = !self.options.tensors.include.is_empty()
             || !self.options.tensors.exclude.is_empty()
             || !self.options.rule.is_empty();
         let is_pattern = |input: &PathBuf| has_patterns && input.to_string_lossy().contains('*') && !input.exists();
+        let is_defect = |input: &PathBuf| {
+            let is_name = input.to_str().is_some_and(Defect::is_name);
+            is_name && !self.options.fail_on.is_empty() && !input.exists()
+        };
         let is_joint = |pair: &[PathBuf]| {
             let joint = format!("{} {}", pair[0].display(), pair[1].display());
             pair.iter().all(|input| !input.exists()) && PathBuf::from(joint).exists()
         };
         let joint = || self.inputs.windows(2).find(|pair| is_joint(pair)).map(|pair| &pair[1]);
-        let Some(word) = self.inputs.iter().find(|input| is_pattern(input)).or_else(joint) else { return Ok(()) };
+        let Some(word) = self.inputs.iter().find(|input| is_pattern(input) || is_defect(input)).or_else(joint) else {
+            return Ok(());
+        };
         let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(&command());
         error.insert(ContextKind::InvalidArg, ContextValue::String(word.to_string_lossy().into_owned()));
         Err(error)

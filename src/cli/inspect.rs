@@ -94,19 +94,8 @@ pub struct InspectArgs {
     pub tensor: Vec<String>,
 
     /// Exit with 3 on one of these: nan, index, code, ...
-    ///
-    /// Repeatable, or separated by commas. tcast lists the names of what it finds. The first four read all values; those of
-    /// a quantized weight are decoded.
-    ///
-    /// - nan, infinite: a value is NaN or Inf
-    /// - zero: all values of a tensor are 0
-    /// - huge=NUMBER: a finite value has a larger magnitude
-    /// - index: the index and the shards differ, or a shard is missing or is in no index
-    /// - parts: parts of a quantized weight are missing, or the config contradicts the tensors
-    /// - duplicate: several shards hold a tensor of one name
-    /// - code: names of code in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code.
-    ///   Programs that unpickle the file would.
-    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = ConditionParser, hide_possible_values = true)]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = ConditionParser, hide_possible_values = true,
+          long_help = FAIL_ON)]
     pub fail_on: Vec<InspectCondition>,
 
     /// Selection and presentation of tensors.
@@ -117,6 +106,21 @@ pub struct InspectArgs {
     #[arg(short, long)]
     pub quiet: bool,
 }
+
+const FAIL_ON: &str = "\
+Exit with 3 on one of these: nan, index, code, ...
+
+Repeatable, or separated by commas. tcast lists the names of what it finds. The first four read all values; those of a \
+quantized weight are decoded.
+
+- nan, infinite: a value is NaN or Inf
+- zero: all values of a tensor are 0
+- huge=NUMBER: a finite value has a larger magnitude
+- index: the index and the shards differ, or a shard is missing or is in no index
+- parts: parts of a quantized weight are missing, or the config contradicts the tensors
+- duplicate: several shards hold a tensor of one name
+- code: names of code in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code. Programs \
+that unpickle the file would.";
 
 /// A condition that `--fail-on` forbids in an input.
 #[derive(Clone, Copy, Debug, PartialEq)]

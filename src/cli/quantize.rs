@@ -1,6 +1,6 @@
 //! The arguments of `tcast quantize`.
 
-use super::shared::{FileArgs, ReportArgs, ShardArgs, of_finish};
+use super::shared::{FileArgs, ReportArgs, ShardArgs, of_finish, with_note};
 use crate::options::QuantizeOptions;
 use crate::options::parsers::{self, SchemeOrKeep};
 use crate::quant::{MATMULNBITS, SCHEMES, Scheme};
@@ -144,6 +144,10 @@ fn of_weights(arg: Arg) -> Arg {
         "include" => arg.help("Quantize only weights whose name matches; repeatable"),
         "exclude" => arg.help("Skip weights whose name matches; repeatable"),
         "from" => arg.hide(true), // weights are floats
+        "output" => {
+            let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.long_help(with_note(&text, "The default is an output next to MODEL, with the scheme in its name."))
+        }
         _ => arg,
     }
 }

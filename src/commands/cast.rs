@@ -2,6 +2,7 @@
 
 use super::arguments::check_hash;
 use super::finish;
+use super::messages::note;
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards, open};
 use super::typed::free;
@@ -32,7 +33,11 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_effects(&options)?;
     let job = &job_of_shards(Task::Cast(&options), &args.file, &args.shards, &args.reports);
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
+    check_choice(&options, job, &sources)?;
     check_change(&options, job, &sources)?;
+    if !args.file.quiet {
+        note_saturate(&options);
+    }
     let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
     let request = JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report, budget: None };
     let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
@@ -75,6 +80,32 @@ fn with_command(error: Error, args: &CastArgs) -> Error {
         }
     }
     error.remedy(command)
+}
+
+/// Refuses patterns that choose tensors to cast without a type. Without one, they leave out tensors that cannot be read, and
+/// choose tensors of a GGUF file.
+fn check_choice(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Result<()> {
+    let given = [("--include", "--only", &options.tensors.include), ("--exclude", "--drop", &options.tensors.exclude)];
+    let is_cast = options.to.is_some() || !options.rule.is_empty() || job.format().is_some();
+    let has_effect = is_cast || sources.iter().any(|source| !source.left_out.is_empty());
+    match given.iter().find(|(_, _, patterns)| !patterns.is_empty()).filter(|_| !has_effect) {
+        Some((flag, instead, _)) => {
+            let error = Error::usage(format!("{flag} chooses tensors to cast, and no type is given"));
+            let of_output = format!("{instead} in place of {flag} chooses tensors of the output");
+            Err(error.remedy(format!("add --to DTYPE; {of_output}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Notes that an attribute for float8 types, which scripts also give for others, does not clamp integers.
+fn note_saturate(options: &CastOptions) {
+    let (mut targets, attributes) = (options.targets(), &options.attributes);
+    let is_given = attributes.saturate == Some(true) && attributes.out_of_range.is_none();
+    let is_integer = |to: Dtype| matches!(to.class(), Class::Int { .. });
+    if is_given && !options.targets().any(Dtype::is_float8) && targets.any(is_integer) {
+        note("--saturate is for float8 types: --out-of-range saturate clamps to the range of an integer type");
+    }
 }
 
 /// Refuses a cast without a type that would only copy a file.

@@ -6,7 +6,7 @@
 
 use super::foreign::{self, Ours};
 use super::omitted::{ANY_TYPE, missing, stray, with_output};
-use super::schemes::{fits, flags, schemes_in};
+use super::schemes::{fits, flags, near, schemes_in};
 use super::typed::{TypedLine, Words, free, is_new, several_types};
 use super::{dequantize, into_gguf, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
@@ -412,6 +412,10 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             let kept = value.rsplit_once('=').filter(|(_, target)| means_keep(target));
             lines.extend(kept.map(|(pattern, _)| set(&format!("{pattern}=keep"))));
         }
+        // As other programs write it.
+        "--lora" => {
+            lines.extend(value.rsplit_once(':').map(|(adapter, strength)| set(&format!("{adapter}={strength}"))))
+        }
         "--range" => lines.push(set(&value.replace(':', ".."))),
         "--to" | "--from" => {
             let near = value.parse::<Dtype>().err().and_then(|unknown| unknown.only_candidate());
@@ -433,6 +437,9 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             line[typed.subcommand.as_ref()?.0] = "quantize".into();
             lines.push(line);
         }
+    }
+    if let ("--scheme", [], [near]) = (flag, &lines[..], &near(value)[..]) {
+        lines.push(set(near));
     }
     if lines.is_empty()
         && let Some(ContextValue::String(known)) = error.get(ContextKind::SuggestedValue)

@@ -5,6 +5,7 @@ use super::schemes::{example, flags, scheme_in};
 use super::typed::{TypedLine, Words, is_new, is_quantized};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
+use crate::options::Defect;
 use crate::quant::{SCHEMES, Scheme};
 use clap::error::{ContextKind, ContextValue};
 use std::path::Path;
@@ -36,8 +37,9 @@ pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
         let is_it = |scheme: &&Scheme| scheme.gguf.as_ref().is_some_and(|gguf| gguf.file_type == number);
         return Some(vec![typed.replaced(at, 1, ["--scheme", SCHEMES.iter().rfind(is_it)?.name])]);
     }
-    // `--compare fp8 int8`
-    if typed.line[at - 2] == "--compare" && scheme_in(word).is_some() {
+    // `--compare fp8 int8`, `--fail-on infinite nan`
+    let flag = &typed.line[at - 2];
+    if flag == "--compare" && scheme_in(word).is_some() || flag == "--fail-on" && Defect::is_name(word) {
         return Some(vec![typed.replaced(at - 1, 2, [format!("{},{word}", typed.line[at - 1].to_str()?)])]);
     }
     let flag = if let Some(flag) = pattern {

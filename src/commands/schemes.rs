@@ -1,6 +1,6 @@
 //! Schemes to name in messages: the schemes that fit an input, and the scheme that a word of another tool stands for.
 
-use super::foreign;
+use super::{foreign, unmatched};
 use crate::container::by_extension;
 use crate::quant::{CodeType, GGUF, SCHEMES, Scheme, TargetGrid};
 use std::path::Path;
@@ -63,6 +63,15 @@ pub(super) fn flags(scheme: &Scheme, value: &str) -> Vec<String> {
     let size = foreign::group_size(value).filter(|_| scheme.has_group_size());
     let size = size.into_iter().flat_map(|size| ["--group-size".to_owned(), size.to_owned()]);
     ["--scheme", scheme.name].map(str::to_owned).into_iter().chain(size).collect()
+}
+
+/// Returns the names of schemes that are spelt almost like a value. Numbers of bits are no matter of spelling.
+pub(super) fn near(value: &str) -> Vec<&'static str> {
+    let digits = |word: &str| word.chars().filter(char::is_ascii_digit).collect::<String>();
+    let (value, of_value) = (foreign::plain(value), digits(value));
+    let is_possible = |name: &&str| of_value.is_empty() || digits(name) == of_value;
+    let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).filter(is_possible).collect();
+    unmatched::near(&value.replace('-', "_"), &names)
 }
 
 /// Describes the schemes that are similar to a name that begins with a scheme's: those with the same kind of codes.

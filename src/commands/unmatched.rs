@@ -40,13 +40,14 @@ pub(super) fn hidden_rule(rule: &str) -> Error {
 
 /// Proposes a remedy for a pattern that matches nothing.
 pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
-    const ALLOW: &str = "--allow-unmatched accepts it";
+    const ALLOW: &str = "; --allow-unmatched accepts it";
+    let (is_rename, allow) = (flag == "--rename", if flag == "--rename" { "" } else { ALLOW });
     let text = pattern.text();
     let count = |text: &str| {
         let pattern = text.parse::<Pattern>().ok();
         pattern.map_or(0, |pattern| names.iter().filter(|name| pattern.matches(name)).count())
     };
-    if let Some(glob) = glob_of_regex(text).filter(|glob| count(glob) > 0) {
+    if let Some(glob) = glob_of_regex(text).filter(|glob| count(glob) > 0 && !is_rename) {
         let argument = flag_with(flag, &format!("{glob}{target}"));
         return format!("a pattern is a glob, not a regular expression: {argument} matches {}", count(&glob));
     }
@@ -60,14 +61,14 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
         several => (format!("*{{{}}}*", several.join(",")), "a list of names has braces"),
     };
     let found = count(&wider);
-    if found > 0 && names_in_text.iter().all(|name| count(&format!("*{name}*")) > 0) {
+    if found > 0 && !is_rename && names_in_text.iter().all(|name| count(&format!("*{name}*")) > 0) {
         let argument = flag_with(flag, &format!("{wider}{target}"));
         return format!("{why}: {argument} matches {found}");
     }
     let near = near(text, names);
     match &near[..] {
-        [] => format!("there {} {}; {ALLOW}", is(names.len() as u64), first_few(names, FEW)),
-        near => format!("similar: {}; {ALLOW}", first_few(near, FEW)),
+        [] => format!("there {} {}{allow}", is(names.len() as u64), first_few(names, FEW)),
+        near => format!("similar: {}{allow}", first_few(near, FEW)),
     }
 }
 

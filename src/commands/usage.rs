@@ -3,7 +3,7 @@
 use super::correct::{advice, corrected, is_similar, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
-use super::schemes::{offered, scheme_in, similar};
+use super::schemes::{near, offered, scheme_in, similar};
 use super::typed::{TypedLine, is_quantized, several_types};
 use crate::cli::{self, OVERVIEW};
 use crate::container::{ReadOptions, by_extension, checkpoint};
@@ -148,12 +148,16 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
                 Some((unknown.among(&targets())?, LISTED.to_owned()))
             };
             let alike = || Some(("no type or scheme has this name".to_owned(), similar(value)?));
+            let near = || match &near(value)[..] {
+                [] => "tcast quantize --help describes the schemes".to_owned(),
+                names => format!("similar: {}", names.join(", ")),
+            };
             let (what, remedy) = match argument.split_once(' ')?.0 {
                 "--to" => {
                     let known = no_type(subcommand, value).map(|(what, remedy)| (what.to_owned(), remedy.to_owned()));
                     known.or_else(alike).or_else(unknown)?
                 }
-                "--scheme" => alike().filter(|_| scheme_in(value).is_none())?,
+                "--scheme" => ("no scheme has this name".to_owned(), near()),
                 _ => return None,
             };
             of(&format!("invalid value '{}' for '{argument}': {what}", shorten(value)), &remedy, None)

@@ -158,6 +158,11 @@ impl FromStr for AdapterOption {
         let with_strength = text.rsplit_once('=').filter(|_| !Path::new(text).exists());
         let number = with_strength.and_then(|(path, strength)| Some((path, strength.parse::<f64>().ok()?)));
         let (path, strength) = number.unwrap_or((text, 1.0));
+        let is_path = |path: &str| !path.is_empty() && Path::new(path).exists();
+        if let Some((adapter, _)) = path.rsplit_once(['=', ':']).filter(|(before, _)| is_path(before) && !is_path(path))
+        {
+            return Err(Error::new(format!("STRENGTH is a number after =, such as {adapter}=0.5")));
+        }
         if path.is_empty() {
             return Err(Error::new("an adapter is given as ADAPTER or ADAPTER=STRENGTH"));
         }

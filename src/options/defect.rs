@@ -58,6 +58,11 @@ impl Defect {
         Self::LOST,
     ];
 
+    /// True if a word is the name of a defect.
+    pub(crate) fn is_name(word: &str) -> bool {
+        Self::OF_VALUES.iter().chain(Self::OF_WEIGHTS).any(|(defect, _)| defect.name() == word)
+    }
+
     /// Returns the parser of the names of some defects.
     pub(crate) fn parser(
         defects: &'static [(Self, &'static str)],

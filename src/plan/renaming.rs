@@ -2,7 +2,7 @@
 //! names.
 
 use crate::container::checkpoint::layer_of_expert;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::options::ExpertForm;
 use crate::quant::{FoundWeight, Modules};
 use crate::read::Model;
@@ -75,7 +75,8 @@ impl Renaming {
         let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
         for (at, rename) in renames.iter().enumerate() {
             if rename.is_pattern() && !given.keys().any(|name| rename.new_name(name).is_some()) {
-                return Err(no_tensor(rename));
+                let names = model.tensors.iter().map(|tensor| tensor.name);
+                return Err(no_tensor(rename, names.chain(weights.keys().copied())));
             }
             if !rename.is_pattern() && !weights.contains_key(&*rename.old) {
                 if let (Some(old), Some(new)) = (module_of(&rename.old), module_of(&rename.new))
@@ -173,13 +174,14 @@ impl Renaming {
     }
 }
 
-/// Returns the error for a new name whose old name no tensor has.
-pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
+/// Returns the error for a new name whose old name none of the tensors has.
+pub(super) fn no_tensor<'n>(Rename { old, new }: &Rename, names: impl Iterator<Item = &'n str>) -> Error {
     let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
     if new.contains('=') {
         error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
     } else {
-        error
+        let names = names.map(str::to_owned).collect();
+        error.of(Kind::Unmatched { option: "rename", pattern: old.as_str().into(), names })
     }
 }
 

@@ -380,7 +380,7 @@ fn check_new_names<'n>(
     }
     let is_wrong = |(rename, is_used): &(&Rename, bool)| !is_used && (must_match || !rename.is_pattern());
     if let Some((rename, _)) = list.iter().zip(is_used).find(is_wrong) {
-        return Err(no_tensor(rename));
+        return Err(no_tensor(rename, names.clone()));
     }
     let Some(clash) = hashes.repeated(names.clone().map(new_name)) else { return Ok(()) };
     let of_clash = names.clone().filter(|name| new_name(name) == clash).take(2);

@@ -13,6 +13,7 @@ use std::path::Path;
 impl Staging {
     /// Opens the work of runs that have ended. Fails if there is no such work, or a run is still working.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
+        folder.metadata().map_err(|error| Error::io("cannot read", &error).in_file(folder))?;
         let work = folder.join(WORK);
         check_folders(&work)?;
         if !exists(&work.join(MANIFEST))? && !exists(&work.join(END))? {

@@ -110,6 +110,8 @@ fn tensors_are_those_of_the_files_on_the_line() {
         [format!("llama{}", std::path::MAIN_SEPARATOR)]
     );
     assert_eq!(completed(&bench, "tcast cast m.safetensors --add llama:model.no"), ["llama:model.norm.weight"]);
+    assert_eq!(completed(&bench, "tcast cast llama --lora m.s"), ["m.safetensors"]);
+    assert_eq!(completed(&bench, "tcast quantize llama --imatrix m.s"), ["m.safetensors"]);
     // Keys that a format owns cannot be set.
     fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("model.onnx")).unwrap();
     assert_eq!(completed(&bench, "tcast cast model.onnx --unset "), [""; 0]);

@@ -136,6 +136,8 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
         "KEY" if id == "unset" => Some(keys_of(earlier, "")),
         "OTHER[:GLOB]" => Some(ArgValueCompleter::new(other)),
         "OLD=NEW" => Some(tensors_of(earlier, |name| format!("{name}="))),
+        "ADAPTER[=STRENGTH]" => Some(ArgValueCompleter::new(files_that(|file| by_extension(file).is_some()))),
+        "FILE" if id == "imatrix" => Some(ArgValueCompleter::new(PathCompleter::file())),
         "FILE" => Some(ArgValueCompleter::new(files_that(|file| {
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
         }))),

@@ -5,7 +5,7 @@ use super::super::into_gguf;
 use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
-use crate::plan::{layout_of, matchable_names};
+use crate::plan::{check_schemes_of_model, layout_of, matchable_names};
 use crate::quant::{
     COMPRESSED_TENSORS, CodeNodes, CodeType, EncodeArithmetic, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse,
     ScaleChoice, Scheme, SchemeLayout,
@@ -213,7 +213,9 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
     if let Some(option) = first_given(of_weights).filter(|_| model.is_onnx_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
     }
-    if !model.is_onnx_model() {
+    if model.is_onnx_model() {
+        check_schemes_of_model(options).map_err(in_file)?;
+    } else {
         check_layout(options, schemes, Some(&model.source.path))?;
     }
     if !model.found.weights.is_empty() {

@@ -152,7 +152,8 @@ pub(super) fn without_shards(folder: &Path) -> Error {
         ([], None) => error(what).remedy(format!("give a {} file, or a folder of shards", known_formats())),
         ([], Some((path, other))) => {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let error = error(&format!("{what}; {name} {}", other.message()));
+            let colon = if other.message().starts_with("is ") { "" } else { ":" };
+            let error = error(&format!("{what}; {name}{colon} {}", other.message()));
             if other.has_advice() {
                 error.advised_by(other)
             } else {

@@ -23,6 +23,8 @@ mod transposed;
 pub(crate) use candidates::matchable_names;
 pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;
+#[cfg(feature = "cli")]
+pub(crate) use model::check_schemes_of_model;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;
 
@@ -295,8 +297,12 @@ pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&
     scheme.in_layout(name).ok_or_else(|| {
         let known: Vec<&str> = scheme.layout_names().collect();
         let name = name.unwrap_or_default();
-        let message = format!("the layout {} has no scheme {}, which is stored as ", shorten(name), scheme.name);
-        Error::usage(message + &known.join(", "))
+        let (name, known) = (shorten(name), known.join(", "));
+        Error::usage(if scheme.in_model(Some(&name)).is_some() {
+            format!("the layout {name} is for ONNX models: other models store {} as {known}", scheme.name)
+        } else {
+            format!("the layout {name} has no scheme {}, which is stored as {known}", scheme.name)
+        })
     })
 }
 

@@ -21,6 +21,17 @@ use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Refuses a layout or schemes that ONNX models do not have.
+pub(crate) fn check_schemes_of_model(options: &QuantizeOptions) -> Result<()> {
+    let is_known = |layout: &str| SCHEMES.iter().any(|scheme| scheme.in_model(Some(layout)).is_some());
+    if let Some(layout) = options.layout.filter(|layout| !is_known(layout)) {
+        let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
+        return Err(error.without("layout"));
+    }
+    let mut schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
+    schemes.try_for_each(|scheme| check_scheme(scheme, options.layout))
+}
+
 /// Refuses a scheme that ONNX models do not have in the layout of this name.
 fn check_scheme(scheme: &'static Scheme, layout: Option<&str>) -> Result<()> {
     scheme.in_model(layout).map(|_| ()).ok_or_else(|| {
@@ -41,13 +52,7 @@ impl<'a> Planned<'a> {
         request: &Request,
     ) -> Result<Self> {
         let source = model.source;
-        let is_known = |layout: &str| SCHEMES.iter().any(|scheme| scheme.in_model(Some(layout)).is_some());
-        if let Some(layout) = options.layout.filter(|layout| !is_known(layout)) {
-            let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
-            return Err(error.without("layout"));
-        }
-        let schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
-        schemes.map(|scheme| check_scheme(scheme, options.layout)).collect::<Result<Vec<_>>>()?;
+        check_schemes_of_model(options)?;
         let [input] = &source.shards[..] else { return Err(Error::new("is not one ONNX model")) };
         let selection = options.tensors.selection();
         let graph = rewrite::graph(request, &source.shards, model.graph.as_ref())?;
