@@ -29,7 +29,8 @@
 //! of several files to the common type that [`common_type`] decides on, and [`bitcast`](bitcast()) reinterprets bits. [`Settings`] adds progress and cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
 //! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, reads their values, and finds
 //! their extremes, means and special values;
-//! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory.
+//! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory, and
+//! [`EncodedWeight::from_stored`] takes the tensors of one to decode.
 //!
 //! ```
 //! use tcast::{dtype::Dtype, options::{CastOptions, DequantizeOptions, QuantizeOptions}};
@@ -118,6 +119,6 @@ pub use measure::compare::{Comparison, DiffFigures, DiffOptions, DiffReport, Dif
 pub use measure::distribution::{Distribution, Histogram};
 pub use measure::number::Number;
 pub use measure::quantized::{CodesOrigin, QuantizedAccuracy};
-pub use quant::{EncodedTensor, EncodedWeight, Scheme, WeightElement};
+pub use quant::{EncodedTensor, EncodedWeight, Scheme, StoredPart, WeightElement};
 pub use report::Report;
 pub use tensors::{TensorFiles, TensorInfo, Tensors};

@@ -1,12 +1,15 @@
 //! Weights in memory: from a slice to codes and scales, and back.
 
+use super::parts::is_possible;
 use super::{
-    Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Layout, Parameters,
-    Part, Role, Rotation, Scheme,
+    Arithmetic, CheckpointInfo, CodeType, Decoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes,
+    FoundWeight, Layout, Parameters, Part, Role, Rotation, Scheme, StoredTensor, probe,
 };
+use crate::container::checkpoint::CONFIG;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use half::{bf16, f16};
+use std::path::Path;
 use tcast_slice::Element;
 
 /// The type of the values of a weight: `f32`, `f16` or `bf16`. Libraries compute in the type of the weight, so the codes and
@@ -47,6 +50,20 @@ pub struct EncodedWeight {
     tensors: Vec<EncodedTensor>,
     layout: &'static Layout,
     parameters: Parameters,
+    shape: Vec<u64>,
+}
+
+/// A tensor of a quantized weight, as a file stores it.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredPart<'a> {
+    /// Name in the file.
+    pub name: &'a str,
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Lengths of the dimensions, outermost first.
+    pub shape: &'a [u64],
+    /// The elements, little endian.
+    pub bytes: &'a [u8],
 }
 
 /// A tensor of an [`EncodedWeight`].
@@ -112,11 +129,76 @@ impl Scheme {
         let bits = if let CodeType::Int { bits, .. } = stored.grid.codes { Some(bits) } else { None };
         let group = Some(stored.grid.group);
         let parameters = Parameters { shape: Some(shape.to_vec()), bits, group, rotation, ..Parameters::default() };
-        Ok(EncodedWeight { tensors, layout: stored.row, parameters })
+        Ok(EncodedWeight { tensors, layout: stored.row, parameters, shape: shape.to_vec() })
     }
 }
 
 impl EncodedWeight {
+    /// Finds the quantized weight that tensors of a file form, as [`TensorFiles`](crate::TensorFiles) does for whole files.
+    /// The config is the text of the model's `config.json`, which many layouts need.
+    ///
+    /// ```
+    /// use tcast::{EncodedWeight, StoredPart, dtype::Dtype};
+    ///
+    /// let scales = [0.5_f32, 2.0].map(f32::to_le_bytes);
+    /// let (name, dtype) = ("mlp.up_proj.weight_scale", Dtype::Float32);
+    /// let scales = StoredPart { name, dtype, shape: &[2, 1], bytes: scales.as_flattened() };
+    /// let (name, dtype) = ("mlp.up_proj.weight", Dtype::Float8E4M3FN);
+    /// let codes = StoredPart { name, dtype, shape: &[2, 2], bytes: &[0x38, 0x40, 0xb8, 0xc0] };
+    /// let config = r#"{"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized",
+    ///     "config_groups": {"all": {"targets": ["Linear"],
+    ///         "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true}}}}}"#;
+    /// let weight = EncodedWeight::from_stored(&[codes, scales], Some(config))?;
+    /// assert_eq!((weight.layout(), weight.shape()), ("ct-fp8", &[2, 2][..]));
+    /// assert_eq!(weight.decode::<f32>()?, [0.5, 1.0, -2.0, -4.0]);
+    /// # Ok::<(), tcast::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a tensor has more or fewer bytes than its shape, the tensors form no weight or several, or they contradict each
+    /// other or the config. Blocks of GGUF files and weights of ONNX models are not found.
+    pub fn from_stored(tensors: &[StoredPart], config: Option<&str>) -> Result<Self> {
+        for StoredPart { name, dtype, shape, bytes } in tensors {
+            let wanted = is_possible(shape).then(|| dtype.packed_bytes(shape.iter().product())).flatten();
+            if wanted != Some(bytes.len() as u64) {
+                let what = format!("has {} bytes, which are no {dtype} of the shape {shape:?}", bytes.len());
+                return Err(Error::new(what).in_tensor(name));
+            }
+        }
+        let stored =
+            tensors.iter().map(|part| StoredTensor { name: part.name, dtype: Some(part.dtype), shape: part.shape });
+        let found = probe(&CheckpointInfo {
+            tensors: &stored.collect::<Vec<_>>(),
+            folder: Path::new(""),
+            configs: config.map(|text| (CONFIG, text)).as_slice(),
+            metadata: &[],
+            read: &|at| Ok(tensors[at].bytes.to_vec()),
+        });
+        let [FoundWeight { layout, parameters, shape, parts, .. }] = &found.check()?.weights[..] else {
+            return Err(Error::new("the tensors are not those of one quantized weight"));
+        };
+        let tensor = |&(role, at): &(Role, usize)| {
+            let StoredPart { name, dtype, shape, bytes } = tensors[at];
+            let mut names = layout.names.iter().flat_map(|names| names.iter());
+            let suffix = names.find(|(own, suffix)| *own == role && name.ends_with(suffix)).map_or("", |(_, it)| *it);
+            EncodedTensor { role, suffix, dtype, shape: shape.to_vec(), bytes: bytes.to_vec() }
+        };
+        let (tensors, parameters, shape) = (parts.iter().map(tensor).collect(), parameters.clone(), shape.clone());
+        Ok(Self { tensors, layout, parameters, shape })
+    }
+
+    /// The name of its layout, as in [`TensorInfo::layout`](crate::TensorInfo).
+    #[must_use]
+    pub fn layout(&self) -> &'static str {
+        self.layout.name
+    }
+
+    /// Lengths of the dimensions of its values, outermost first.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
     /// The tensors that store it: codes first, then scales and other parts.
     #[must_use]
     pub fn tensors(&self) -> &[EncodedTensor] {

@@ -49,7 +49,7 @@ pub use encode::{
     Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit, WeightEncoder,
 };
 pub(crate) use encode::{Dither, Neighbours, count_special};
-pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
+pub use in_memory::{EncodedTensor, EncodedWeight, StoredPart, WeightElement};
 pub use layout::{
     CodeNodes, CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role,
     RotationUse, ScaleOrder, Zeros, codes_in_words,

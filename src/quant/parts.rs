@@ -157,7 +157,7 @@ impl<'a> Parts<'a> {
 }
 
 /// True if the size of a shape, ignoring zero lengths, can be counted in bits.
-fn is_possible(shape: &[u64]) -> bool {
+pub(super) fn is_possible(shape: &[u64]) -> bool {
     let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul((*length).max(1)));
     all.is_some_and(|all| all < 1 << 56)
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tcast::dtype::Dtype;
-use tcast::error::ErrorKind;
+use tcast::error::{Error, ErrorKind};
 use tcast::half::bf16;
 use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
 use tcast::progress::Progress;
 use tcast::quant::SCHEMES;
 use tcast::slice::{Element, Float8E4M3FN};
-use tcast::{DiffOptions, Scheme, Settings, TensorFiles};
+use tcast::{DiffOptions, EncodedWeight, Scheme, Settings, StoredPart, TensorFiles};
 
 #[test]
 fn values_are_those_of_the_file_in_any_range() {
@@ -182,6 +182,10 @@ fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
         let files = TensorFiles::open(&output).unwrap();
         let count = values.len() as u64;
         assert_eq!(decoded, files.tensors().values::<bf16>("layers.0.up_proj.weight", 0..count).unwrap(), "{name}");
+        let config = std::fs::read_to_string(output.join("config.json")).unwrap();
+        let again = from_file(&header, Some(&config)).unwrap();
+        assert_eq!((again.layout(), again.shape()), (weight.layout(), weight.shape()), "{name}");
+        assert_eq!(again.decode::<bf16>().unwrap(), decoded, "{name}");
         compared += 1;
     }
     assert!(compared > 10, "{compared}");
@@ -193,6 +197,82 @@ fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
         Scheme::find("fp8").unwrap().encode(&[1.0_f32, 2.0], &[1, 2]).unwrap().tensors()[0].dtype,
         Dtype::Float8E4M3FN
     );
+}
+
+/// Takes all tensors of a file for those of one weight.
+fn from_file(file: &safetensors::SafeTensors, config: Option<&str>) -> Result<EncodedWeight, Error> {
+    let tensors = file.tensors();
+    let shapes: Vec<Vec<u64>> =
+        tensors.iter().map(|(_, view)| view.shape().iter().map(|&length| length as u64).collect()).collect();
+    let parts: Vec<StoredPart> = tensors
+        .iter()
+        .zip(&shapes)
+        .map(|((name, view), shape)| {
+            let dtype = match format!("{:?}", view.dtype()).as_str() {
+                "F8_E4M3" => Dtype::Float8E4M3FN,
+                "F8_E8M0" => Dtype::Float8E8M0,
+                other => other.to_lowercase().replace("bf16", "bfloat16").parse().unwrap(),
+            };
+            StoredPart { name, dtype, shape, bytes: view.data() }
+        })
+        .collect();
+    EncodedWeight::from_stored(&parts, config)
+}
+
+/// Takes the tensors of a weight, with a change of each.
+fn changed<'w>(
+    weight: &'w EncodedWeight,
+    names: &'w [String],
+    change: impl Fn(&mut StoredPart<'w>),
+) -> Result<EncodedWeight, Error> {
+    let parts = weight.tensors().iter().zip(names).map(|(tensor, name)| {
+        let (dtype, shape, bytes) = (tensor.dtype, &tensor.shape[..], &tensor.bytes[..]);
+        let mut part = StoredPart { name, dtype, shape, bytes };
+        change(&mut part);
+        part
+    });
+    let config = r#"{"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+        "config_groups": {"all": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group",
+            "group_size": 128, "symmetric": true}}}}}"#;
+    EncodedWeight::from_stored(&parts.collect::<Vec<_>>(), Some(config))
+}
+
+#[test]
+fn tensors_that_are_no_weight_in_memory_are_refused() {
+    let weight = Scheme::find("int4").unwrap().encode(&[0.5_f32; 256], &[2, 128]).unwrap();
+    let names: Vec<String> = weight.tensors().iter().map(|tensor| format!("w{}", tensor.suffix)).collect();
+    let whole = changed(&weight, &names, |_| ());
+    assert!(whole.as_ref().is_ok_and(|whole| whole.shape() == [2, 128]), "{whole:?}");
+    assert_eq!(whole.unwrap().decode::<f32>().unwrap(), weight.decode::<f32>().unwrap());
+    let short = changed(&weight, &names, |part| part.bytes = &part.bytes[1..]).unwrap_err().to_string();
+    assert!(short.contains("bytes, which are no") && short.starts_with("tensor 'w.weight_packed': "), "{short}");
+    for huge in [&[u64::MAX, 2][..], &[0, 1 << 40, 1 << 40], &[u64::MAX]] {
+        let refused = changed(&weight, &names, |part| (part.shape, part.bytes) = (huge, &[])).unwrap_err();
+        assert!(refused.to_string().contains("0 bytes, which are no"), "{refused}");
+    }
+    let none = changed(&weight, &names, |part| part.name = "bias").unwrap_err();
+    assert_eq!(none.to_string(), "the tensors are not those of one quantized weight");
+    assert!(EncodedWeight::from_stored(&[], None).is_err() && EncodedWeight::from_stored(&[], Some("{")).is_err());
+    // Whatever the types and shapes, the result is a weight or an error.
+    for dtype in [Dtype::Uint8, Dtype::Float32, Dtype::Int32, Dtype::Float4E2M1, Dtype::Complex64] {
+        for shape in [&[][..], &[0], &[1], &[2, 0, 4], &[8, 8], &[1, 1, 1, 1]] {
+            let bytes = vec![0xa5; dtype.packed_bytes(shape.iter().product()).unwrap() as usize];
+            for name in &names {
+                let mixed = changed(&weight, &names, |part| {
+                    if part.name == name {
+                        (part.dtype, part.shape, part.bytes) = (dtype, shape, &bytes);
+                    }
+                });
+                let _ = mixed.and_then(|weight| weight.decode::<f32>());
+            }
+            for ends in [[".weight", ".weight_scale"], [".qweight", ".scales"], ["_blocks", "_scales"]] {
+                let ends = ends.map(|end| format!("w{end}"));
+                let with = |name| StoredPart { name, dtype, shape, bytes: &bytes };
+                let parts = [with(&*ends[0]), with(&*ends[1]), with("w.qzeros")];
+                let _ = EncodedWeight::from_stored(&parts, None).and_then(|weight| weight.decode::<f32>());
+            }
+        }
+    }
 }
 
 #[test]
