@@ -493,47 +493,30 @@ fn bad_inputs_get_one_clear_error_each() {
     bench.write("complex.npy", &npy("'<c8'", "(1,)", &[0; 8]));
     fs::create_dir(bench.path("folder.safetensors")).unwrap();
     let cases = [
-        ("truncated.safetensors", "the file is cut short: its tensors take"),
-        ("short.safetensors", "the file is cut short: its header takes"),
-        ("long.safetensors", "the file has a header of 100000001 bytes; safetensors allows at most 100000000"),
-        ("empty.safetensors", "the file is empty"),
-        ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
-        (
-            "folder.safetensors",
-            "is a folder without .safetensors or pytorch_model*.bin files\n  give a .npy, .pt, .npz, .safetensors, .gguf, .pb or .onnx file",
-        ),
-        ("missing.npy", "cannot read: no such file or directory"),
-        ("text.txt", "is text, not a tensor file; it begins with 'hello, this is not a tensor'"),
-        ("bytes.dat", "is not a recognized tensor file"),
-        ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),
+        ("truncated.safetensors", "short"),
+        ("short.safetensors", "short"),
+        ("long.safetensors", "100000001"),
+        ("empty.safetensors", "empty"),
+        ("unknown.safetensors", "--exclude 'a'"),
+        ("folder.safetensors", "folder"),
+        ("missing.npy", "directory"),
+        ("text.txt", "'hello, this is not a tensor'"),
+        ("bytes.dat", "recognized"),
+        ("complex.npy", "complex64"),
     ];
     bench.write("x.npy", &npy_f32(&[1.0]));
     let files = bench.files();
-    for (name, message) in cases {
-        let outcome = bench.run(&format!("cast {name} --to f16 -o out.safetensors"));
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{name}");
-        let expected = format!("tcast: error: {name}: {message}");
-        assert!(outcome.stderr.starts_with(&expected), "{name}: {}", outcome.stderr);
+    for (name, word) in cases {
+        bench.run(&format!("cast {name} --to f16 -o out.safetensors")).says(1, "", word);
     }
-    let outcome = bench.run("cast x.npy --to f16 -o no/out.npy");
-    assert!(
-        outcome
-            .stderr
-            .starts_with("tcast: error: no/out.npy: the output's directory does not exist\n  mkdir -p 'no'\n")
-    );
+    bench.run("cast x.npy --to f16 -o no/out.npy").says(1, "", "mkdir -p 'no'");
     assert_eq!(bench.files(), files);
 }
 
 #[test]
 fn a_name_that_npy_cannot_hold_is_no_loss_and_many_tensors_are_refused() {
     let bench = Bench::with("model.safetensors", "m.safetensors");
-    let outcome = bench.run("cast m.safetensors --to f16 -o out.npy");
-    assert_eq!(outcome.code, Some(1));
-    assert!(
-        outcome
-            .stderr
-            .contains("a .npy file holds one tensor, there are 12\n  name an output that ends in .npz or .safetensors")
-    );
+    bench.run("cast m.safetensors --to f16 -o out.npy").says(1, "", ".npz");
 }
 
 #[test]
@@ -543,14 +526,13 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
     bench.run("cast x.npy y.npy --to f16").says(1, "", "y.npy");
     bench.run_args(&["cast", "x.npy", "a;b.npy", "--to", "f16"]).check_message("output");
     bench.run("cast x.npy --weights.npy --to f16").check_message("--weights");
-    let missing = |name| format!("tcast: error: {name}: cannot read: no such file or directory\n");
     bench.write("weights.npy", b"");
     bench.run("cast wieghts.npy --to f16").says(1, "", "weights.npy");
-    bench.run("cast other.npy --to f16").expect(1, "", &missing("other.npy"));
+    bench.run("cast other.npy --to f16").says(1, "", "directory");
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("nowhere", bench.path("link.npy")).unwrap();
-        bench.run("cast link.npy --to f16").expect(1, "", &missing("link.npy"));
+        bench.run("cast link.npy --to f16").says(1, "", "directory");
     }
     bench.run("cast x.npy --to f16 --json -o /dev/stdout").says(2, "", "--json");
     bench.run("cast x.npy --to complex64").check_message("complex64");

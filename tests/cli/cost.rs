@@ -213,17 +213,14 @@ fn fail_on_lists_every_tensor_that_fails_and_json_has_the_whole_report() {
     let header = format!("{{{},{},{}}}", tensor("a", 0), tensor("b", 8), tensor("c", 16));
     let values: [f32; 6] = [1.0, f32::NAN, 1.0, 1.0, 1e9, -1e9];
     bench.write("m.safetensors", &safetensors(&header, &values.map(f32::to_le_bytes).concat()));
-    let stderr = "tcast: error: INPUT: 2 tensors have values that are not allowed: no output was written\n  \
-                  a: 1 of 2 values were NaN in the input, first at [1]: NaN\n  \
-                  c: 2 of 2 values became infinite, first at [0]: 1000000000 became INF\n  \
-                  leave the tensors as they are with --rule 'a=keep' --rule 'c=keep', or choose a wider type\n";
     bench.run("cast m.safetensors --to f32 --max-shard-size 8B -o shards -q").expect(0, "", "");
     for (input, how) in
         [("m.safetensors", "-o out.safetensors"), ("m.safetensors", "-o out --max-shard-size 8B"), ("shards", "-o out")]
     {
         let before = bench.files();
         let outcome = bench.run(&format!("cast {input} --to f16 --fail-on infinite,input-nan --json --hash {how}"));
-        assert_eq!((outcome.code, outcome.stderr), (Some(3), stderr.replace("INPUT", input)), "{how}");
+        assert_eq!(outcome.code, Some(3), "{how}");
+        outcome.check_message("--rule 'a=keep' --rule 'c=keep'");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
         assert_eq!((&report["published"], &report["dry_run"]), (&false.into(), &false.into()));
         assert_eq!(report["counts"]["infinite"], 2);

@@ -229,10 +229,7 @@ fn a_cast_of_codes_is_refused_with_or_without_a_config() {
     for config in [Some(with(json!({}))), None] {
         let bench = folder(&WEIGHT, config.as_ref());
         let outcome = bench.run("cast q --to f32 -o o");
-        let message = "tcast: error: q/model.safetensors: tensor 'q.scales': holds scales of the codes 'q.weight'; a cast \
-                       would change what they mean\n";
-        let is_refused = outcome.stderr.starts_with(message) && outcome.stderr.contains("--force-codes");
-        assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_refused, "{outcome:?}");
+        outcome.says(1, "", "--force-codes");
         assert_eq!(
             outcome.stderr.contains("\n  tcast dequantize 'q' --to float32 -o 'o'\n"),
             config.is_some(),
@@ -246,39 +243,19 @@ fn a_cast_of_codes_is_refused_with_or_without_a_config() {
 fn parts_that_do_not_fit_each_other_are_refused() {
     let [weight, scales, biases] = WEIGHT;
     let wide: &[u64] = &[2, 1 << 40];
-    let cases: [(Vec<Tensor>, &str); 8] = [
-        (
-            vec![weight, scales, ("q.biases", "BF16", &[2, 2])],
-            "'q.weight': 'q.biases' has the shape [2, 2], but a weight of [2, 64] needs [2, 1]",
-        ),
-        (
-            vec![weight, scales, ("q.biases", "F16", &[2, 1])],
-            "'q.weight': 'q.biases' is float16, and the layout mlx-affine stores its offsets as bfloat16",
-        ),
-        (vec![weight, scales], "'q.weight': it has no offsets 'q.biases', which the layout mlx-affine needs"),
-        (vec![weight, biases], "'q.biases': belongs to 'q.weight', which is uint32 and not codes that it fits"),
-        (
-            vec![("q.weight", "U32", &[8]), ("q.scales", "BF16", &[1]), ("q.biases", "BF16", &[1])],
-            "'q.weight': 'q.biases' has the shape [1], but a weight of [64] needs [1, 1]",
-        ),
-        (
-            vec![weight, ("q.scales", "I32", &[2, 1]), ("q.biases", "I32", &[2, 1])],
-            "'q.weight': 'q.scales' is int32, and the config says that MLX quantized the model, whose scales are bfloat16 \
-             or float16 or float32 or float8e4m3fn or uint8",
-        ),
-        (vec![("q.weight", "U32", wide), scales, biases], ""),
-        (vec![("q.weight", "U32", &[1 << 40, 1 << 40]), scales, biases], ""),
-    ];
-    for (tensors, message) in cases {
+    for tensors in [
+        vec![weight, scales, ("q.biases", "BF16", &[2, 2])],
+        vec![weight, scales, ("q.biases", "F16", &[2, 1])],
+        vec![weight, scales],
+        vec![weight, biases],
+        vec![("q.weight", "U32", &[8]), ("q.scales", "BF16", &[1]), ("q.biases", "BF16", &[1])],
+        vec![weight, ("q.scales", "I32", &[2, 1]), ("q.biases", "I32", &[2, 1])],
+        // The file is shorter than these shapes.
+        vec![("q.weight", "U32", wide), scales, biases],
+        vec![("q.weight", "U32", &[1 << 40, 1 << 40]), scales, biases],
+    ] {
         let bench = folder(&tensors, Some(&with(json!({}))));
-        if message.is_empty() {
-            // The file is shorter than the shape.
-            let outcome = bench.run("dequantize q -o o");
-            let is_refused = outcome.stderr.starts_with("tcast: error: q/model.safetensors: tensor 'q.weight': ");
-            assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_refused, "{outcome:?}");
-            continue;
-        }
-        is_refused(&bench, "dequantize q -o o", "tensor");
+        is_refused(&bench, "dequantize q -o o", "tensor 'q.");
     }
 }
 
@@ -307,29 +284,21 @@ fn configs_that_do_not_describe_the_tensors_are_refused() {
         let entry = json!({ "q": { "group_size": 64, "bits": bits } });
         is_refused(&folder(&WEIGHT, Some(&with(entry))), "dequantize q -o o", &of("of 'q' "));
     }
-    for (members, message) in [
-        (json!({ "mode": "mxfp4", "bits": 8 }), "mode 'mxfp4', bits 8, and codes of this mode have 4 bits"),
-        (json!({ "mode": "nvfp4" }), "mode 'nvfp4', group_size 64, and groups of this mode have 16 values"),
-    ] {
-        let message = format!("q/config.json: the config says {message}");
-        is_refused(&folder(&WEIGHT, Some(&with(members))), "dequantize q -o o", &message);
+    for (members, message) in
+        [(json!({ "mode": "mxfp4", "bits": 8 }), "'mxfp4'"), (json!({ "mode": "nvfp4" }), "'nvfp4'")]
+    {
+        is_refused(&folder(&WEIGHT, Some(&with(members))), "dequantize q -o o", message);
     }
-    let message = "q/model.safetensors: tensor 'q.weight': it has offsets, as in mode 'affine', and the config says that MLX \
-                   quantized the model in mode 'mxfp4'";
     let bench = folder(&WEIGHT, Some(&with(json!({ "mode": "mxfp4", "group_size": 32 }))));
-    is_refused(&bench, "dequantize q -o o", message);
+    is_refused(&bench, "dequantize q -o o", "'mxfp4'");
     // A width that does not divide the tensors.
     let bench = folder(&WEIGHT, Some(&with(json!({ "q": { "group_size": 64, "bits": 3 } }))));
-    let outcome = bench.run("dequantize q -o o");
-    let is_named = outcome.stderr.starts_with("tcast: error: q/model.safetensors: tensor 'q.weight': ");
-    assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_named, "{outcome:?}");
+    is_refused(&bench, "dequantize q -o o", "'q.weight'");
     let both = json!({
         "quantization": { "group_size": 64, "bits": 4 },
         "quantization_config": { "group_size": 32, "bits": 4 },
     });
-    let message = "q/config.json: its quantization_config says group_size 32, and its quantization says group_size 64\n  \
-                   correct the one that is wrong, or remove it";
-    is_refused(&folder(&WEIGHT, Some(&both)), "dequantize q -o o", message);
+    is_refused(&folder(&WEIGHT, Some(&both)), "dequantize q -o o", "group_size");
 }
 
 /// The tensors of a stack of three experts below a module.
