@@ -134,7 +134,7 @@ impl Scheme {
 }
 
 impl EncodedWeight {
-    /// Finds the quantized weight that tensors of a file form, as [`TensorFiles`](crate::TensorFiles) does for whole files.
+    /// Finds the quantized weight that tensors of a file form, as `TensorFiles` does for whole files.
     /// The config is the text of the model's `config.json`, which many layouts need.
     ///
     /// ```
@@ -187,7 +187,7 @@ impl EncodedWeight {
         Ok(Self { tensors, layout, parameters, shape })
     }
 
-    /// The name of its layout, as in [`TensorInfo::layout`](crate::TensorInfo).
+    /// The name of its layout, as in `TensorInfo::layout`.
     #[must_use]
     pub fn layout(&self) -> &'static str {
         self.layout.name
