@@ -30,7 +30,8 @@ fn file(command: &str) -> PathBuf {
 }
 
 fn read(command: &str) -> Sections {
-    let text = as_on_linux(&fs::read_to_string(file(command)).unwrap_or_default());
+    let text = fs::read_to_string(file(command)).unwrap_or_default();
+    let text = as_on_linux(&text.replace("\r\n", "\n")); // as Git writes it on Windows
     let sections = text.split("# test ").skip(1).map(|section| section.split_once("\n\n").expect("a name and entries"));
     sections.map(|(name, entries)| (name.to_owned(), entries.to_owned())).collect()
 }
