@@ -414,7 +414,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         }
         // As other programs write it.
         "--lora" => {
-            lines.extend(value.rsplit_once(':').map(|(adapter, strength)| set(&format!("{adapter}={strength}"))))
+            lines.extend(value.rsplit_once(':').map(|(adapter, strength)| set(&format!("{adapter}={strength}"))));
         }
         "--range" => lines.push(set(&value.replace(':', ".."))),
         "--to" | "--from" => {
