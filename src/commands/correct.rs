@@ -438,7 +438,10 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.push(line);
         }
     }
-    if let ("--scheme", [], [near]) = (flag, &lines[..], &near(value)[..]) {
+    // An ending such as `-asym` is no typing error.
+    if let ("--scheme", [], [near], None) =
+        (flag, &lines[..], &near(value)[..], foreign::ending(&foreign::plain(value)))
+    {
         lines.push(set(near));
     }
     if lines.is_empty()

@@ -196,7 +196,12 @@ fn stars_stand_for_the_text_that_they_match_and_the_first_match_wins() {
     assert_eq!(names_in(&bench.path("o")), ["x.c.weight", "y.a.d.w", "y.e.w"]);
     run(&bench, "cast m --rename a.*.c.*=*.a.* -o p");
     assert_eq!(names_in(&bench.path("p")), ["a.d.weight", "b.a.weight", "e.weight"]);
-    refused(&bench, "cast m --rename z.*=* -o q", 2, "m: there is no tensor 'z.*' to rename");
+    refused(
+        &bench,
+        "cast m --rename z.*=* -o q",
+        2,
+        "m: there is no tensor 'z.*' to rename\n  there are a.b.c.weight, a.d.weight, e.weight",
+    );
     refused(
         &bench,
         "cast m --rename a.b.*=a.* --rename a.d.*=a.c.* -o q",
