@@ -414,7 +414,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         }
         // As other programs write it.
         "--lora" => {
-            lines.extend(value.rsplit_once(':').map(|(adapter, strength)| set(&format!("{adapter}={strength}"))))
+            lines.extend(value.rsplit_once(':').map(|(adapter, strength)| set(&format!("{adapter}={strength}"))));
         }
         "--range" => lines.push(set(&value.replace(':', ".."))),
         "--to" | "--from" => {
@@ -438,7 +438,10 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.push(line);
         }
     }
-    if let ("--scheme", [], [near]) = (flag, &lines[..], &near(value)[..]) {
+    // An ending such as `-asym` is no typing error.
+    if let ("--scheme", [], [near], None) =
+        (flag, &lines[..], &near(value)[..], foreign::ending(&foreign::plain(value)))
+    {
         lines.push(set(near));
     }
     if lines.is_empty()

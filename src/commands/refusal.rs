@@ -1,6 +1,6 @@
 //! Remedies for values that a job refuses: flags of the program, and rules for the tensors that have them.
 
-use crate::container::by_extension;
+use crate::container::{Container, by_extension};
 use crate::error::Error;
 use crate::job::FailOn;
 use crate::kernel::{Condition, Loss};
@@ -41,12 +41,13 @@ impl Report {
         if is_met(&|tensor, condition| tensor.quantized.is_none() && tensor.to.is_float8() && is_clamped(condition)) {
             remedies.push("clamp such values with --saturate".to_owned());
         }
-        // The tensor of a format without names has the name of its file. Elsewhere, a name can be empty.
-        let holds_one = by_extension(&self.input).is_none_or(|format| format.format_info().holds_one);
+        let format = by_extension(&self.input).map(Container::format_info);
+        let is_one_array = format.is_some_and(|format| format.holds_one);
         let rule = |tensor: &TensorReport| {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
+            // The tensor of a format without names has the name of its file. Elsewhere, a name can be empty.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            let name = if name.is_empty() && holds_one { &stem } else { name };
+            let name = if name.is_empty() && format.is_none_or(|format| format.holds_one) { &stem } else { name };
             if self.operator == Operator::Dequantize.name() {
                 return flag_with("--exclude", &as_glob(name)); // dequantize has no rules
             }
@@ -68,8 +69,7 @@ impl Report {
         // If no weight were quantized, or no tensor of a format for one were cast, that would be an error too. Weights in
         // blocks cannot stay as they are.
         let mut quantized = self.tensors().filter(|tensor| tensor.quantized.is_some());
-        let can_stay = !(holds_one && !self.input.is_dir())
-            && !refused.iter().any(|tensor| tensor.layout.as_deref() == Some(GGUF.name));
+        let can_stay = !is_one_array && !refused.iter().any(|tensor| tensor.layout.as_deref() == Some(GGUF.name));
         if can_stay && (!self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor)))) {
             let is_coded =
                 |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());

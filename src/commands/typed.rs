@@ -3,7 +3,7 @@
 use super::foreign;
 use super::schemes::schemes_in;
 use crate::cli;
-use crate::container::{Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
+use crate::container::{Container, Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, Scheme};
 use clap::Command;
@@ -145,7 +145,7 @@ impl<'a> TypedLine<'a> {
     pub(super) fn copy(&self) -> Option<Words> {
         let mut inputs = self.inputs().map(|(_, input)| Path::new(input));
         let (input, others) = (inputs.next()?, inputs.count());
-        let format = by_extension(input).filter(|_| !input.is_dir()).map(|format| format.format_info());
+        let format = by_extension(input).filter(|_| !input.is_dir()).map(Container::format_info);
         let is_other = format.is_some_and(|info| info.writing == WrittenFiles::Never);
         let is_copied = (is_other || self.changes_contents()) && others == 0 && self.lacks(&["--output", "-o"]);
         let output = match format {

@@ -394,7 +394,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     bench.run("cast llama --to e5m2 --max-shard-size 200KB -o whole -q").expect(0, "", "");
     let cast = "cast llama --to e5m2 --max-shard-size 200KB -o parts";
     let finish = bench.run("cast --finish parts");
-    finish.says(1, "", "unfinished");
+    finish.says(1, "", "no such file");
     for part in [2, 3] {
         bench.run(&format!("{cast} --part {part}/3")).says(0, "", "--finish");
     }
@@ -529,7 +529,7 @@ fn arguments_without_an_effect_on_finish_are_refused() {
             let is_refused = outcome.code == Some(2) && outcome.stderr.contains("cannot be used with");
             assert!(is_refused && outcome.stderr.contains("--finish"), "{command} {argument}: {outcome:?}");
         }
-        bench.run(&format!("{command} --finish out --json -q --no-sync -j 2 --color never")).says(1, "", "unfinished");
+        bench.run(&format!("{command} --finish out --json -q --no-sync -j 2 --color never")).says(1, "", "no such file");
     }
 }
 
