@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::read::SourceTensor;
-use crate::text::shorten;
+use crate::text::{first_few, shorten};
 use AdapterPart::{Alpha, Bias, Core, Diff, DiffBias, Down, Magnitude, Reshape, Set, Tokens, Up, Whole};
 use FactorPair::{Embedding, Hada1, Hada2, Kron1, Kron2, Lora};
 use serde_json::Value;
@@ -191,8 +191,8 @@ pub(super) struct Adapter {
     pub file: Arc<Checkpoint>,
     /// `adapter_config.json`; `Null` without one.
     pub config: Value,
-    /// The scales that its config or its metadata gives.
-    pub scales: Option<Scales>,
+    /// The scales that its config or its metadata gives to modules whose names begin so.
+    pub scales: Vec<(String, Scales)>,
     pub modules: Vec<AdapterModule>,
     /// Whole tensors of the model.
     pub whole: Vec<AdapterTensor>,
@@ -228,22 +228,35 @@ impl Adapter {
             (String::new(), Value::Null)
         };
         let (path, file) = (path.to_owned(), Arc::new(source));
-        let mut adapter = Self { path, dialect, file, config, scales: None, modules: Vec::new(), whole: Vec::new() };
+        let mut adapter =
+            Self { path, dialect, file, config, scales: Vec::new(), modules: Vec::new(), whole: Vec::new() };
         adapter.check_method().map_err(in_file)?;
         adapter.sort_tensors(checks_values).map_err(in_file)?;
         adapter.scales = adapter.read_scales(&text)?;
         Ok(adapter)
     }
 
-    /// Reads the scales that the text of its config or its metadata gives. `None` if they give none.
-    fn read_scales(&self, config: &str) -> Result<Option<Scales>> {
+    /// Reads the scales that the text of its config or its metadata gives.
+    fn read_scales(&self, config: &str) -> Result<Vec<(String, Scales)>> {
         match (self.dialect, self.metadata("lora_adapter_metadata")) {
-            (Dialect::Peft, _) => Scales::read(config, "", &["lora_alpha", "alpha"]).map(Some),
-            (Dialect::Kohya | Dialect::Dotted, Some(text)) => {
-                Scales::of_metadata(text, self.modules.first().map_or("", |module| &module.name))
-            }
-            _ => Ok(None),
+            (Dialect::Peft, _) => Ok(vec![(String::new(), Scales::read(config, "")?)]),
+            (Dialect::Kohya | Dialect::Dotted, Some(text)) => Scales::of_metadata(text),
+            _ => Ok(Vec::new()),
         }
+    }
+
+    /// Returns the scales for a module, which those of another component are not. `None` if there are none at all, or the
+    /// module has its own.
+    pub(super) fn scales(&self, module: &AdapterModule) -> Result<Option<&Scales>> {
+        if self.scales.is_empty() || module.has(Alpha) && self.dialect != Dialect::Peft {
+            return Ok(None);
+        }
+        let own = self.scales.iter().rfind(|(component, _)| module.name.starts_with(component));
+        own.map(|(_, scales)| Some(scales)).ok_or_else(|| {
+            let components: Vec<&str> = self.scales.iter().map(|(name, _)| name.trim_end_matches('.')).collect();
+            let what = format!("has no scale in lora_adapter_metadata, which is for {}", first_few(&components, 3));
+            Error::new(what).remedy("remove lora_adapter_metadata from the file if the scale is 1")
+        })
     }
 
     /// Returns the name of its method.

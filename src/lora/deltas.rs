@@ -135,7 +135,7 @@ impl Adapter {
     /// Returns the scale of a module, given by its name in configs and its rank.
     pub(super) fn scale(&self, module: &AdapterModule, name: &str, rank: Option<u64>) -> Result<f64> {
         let divided = |alpha: f64| rank.map_or(1.0, |rank| alpha / rank as f64);
-        let scale = match (self.dialect, module.part(Alpha), &self.scales) {
+        let scale = match (self.dialect, module.part(Alpha), self.scales(module)?) {
             (Dialect::Mlx, ..) => self.config["lora_parameters"]["scale"]
                 .as_f64()
                 .ok_or_else(|| Error::new("its config has no lora_parameters.scale"))?,

@@ -39,7 +39,7 @@ impl AdapterDescription {
         for module in &adapter.modules {
             let name = module.name.strip_prefix("base_model.model.").unwrap_or(&module.name).replace(".base_layer", "");
             let mut parameters = adapter.target_parameters();
-            if let Some(given) = &adapter.scales
+            if let Some(given) = adapter.scales(module).map_err(|error| module.explain(error))?
                 && parameters.any(|(end, _)| !end.is_empty() && name.ends_with(end))
             {
                 // The matrices of experts have the rank times their number.

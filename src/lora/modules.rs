@@ -163,7 +163,7 @@ impl AdapterChanges<'_, '_> {
         if let Some(tokens) = module.part(Tokens) {
             return place.map_or(Ok(false), |place| self.add_tokens(module, (&name, tokens), place).map(|()| true));
         }
-        let scales = adapter.scales.as_ref().filter(|_| adapter.dialect == Dialect::Peft);
+        let scales = if adapter.dialect == Dialect::Peft { adapter.scales(module)? } else { None };
         let given = scales.map(|scales| scales.get(&name)).transpose()?;
         if let (None, Some(bank), Some((scale, _))) = (&place, self.base.bank(&name), given)
             && module.has(Down(Lora))
@@ -185,9 +185,9 @@ impl AdapterChanges<'_, '_> {
     fn add_layer(&mut self, module: &AdapterModule, name: &str, place: MergePlace, found: RawDelta) -> Result<()> {
         let (adapter, strength) = (self.adapter, self.strength);
         let RawDelta { delta, rank } = found;
-        self.check_rank(name, rank)?;
+        self.check_rank(module, name, rank)?;
         let scale = adapter.scale(module, name, rank)?;
-        let is_of_metadata = adapter.config.is_null() && adapter.scales.is_some() && !module.has(Alpha);
+        let is_of_metadata = adapter.config.is_null() && adapter.scales(module)?.is_some();
         let is_noted = self.notes.iter().any(|note| matches!(note, LoraNote::MetadataScale(..)));
         if is_of_metadata && !is_noted && scale.to_bits() != 1.0_f64.to_bits() {
             self.notes.push(LoraNote::MetadataScale(adapter.path.clone(), scale));
@@ -242,10 +242,10 @@ impl AdapterChanges<'_, '_> {
         Err(Error::new(what).remedy("download the adapter again, with its own adapter_config.json"))
     }
 
-    /// Refuses a rank that is not that of a config: the scale would be wrong.
-    fn check_rank(&self, name: &str, rank: Option<u64>) -> Result<()> {
+    /// Refuses a rank that is not that of a config or of metadata: the scale would be wrong.
+    fn check_rank(&self, module: &AdapterModule, name: &str, rank: Option<u64>) -> Result<()> {
         let config = &self.adapter.config;
-        let scales = self.adapter.scales.as_ref().filter(|_| config["peft_type"] == "LORA");
+        let scales = self.adapter.scales(module)?.filter(|_| config.is_null() || config["peft_type"] == "LORA");
         let wanted = match scales {
             Some(scales) => Some(scales.get(name)?.1),
             None => config["lora_parameters"]["rank"].as_u64().map(|rank| rank as f64),
@@ -256,6 +256,8 @@ impl AdapterChanges<'_, '_> {
         }
         let what = format!("has the rank {rank}, and the config says {wanted}");
         Err(match scales {
+            Some(_) if config.is_null() => Error::new(format!("has the rank {rank}, and its metadata {wanted}"))
+                .remedy("download the adapter again"),
             Some(_) => Error::new(format!("lora_A {what}: the scale would be wrong"))
                 .remedy("download the adapter again, with its own adapter_config.json"),
             None => Error::new(what),
@@ -435,7 +437,7 @@ impl AdapterChanges<'_, '_> {
             return Err(Error::new("wraps more parameters than its config lists"));
         };
         let own = format!("{name}.{parameter}");
-        let rank = self.adapter.scales.as_ref().and_then(|scales| scales.rank.of_first(&[&own, name]));
+        let rank = self.adapter.scales(module)?.and_then(|scales| scales.rank.of_first(&[&own, name]));
         let rank = rank.filter(|rank| *rank >= 1.0 && *rank <= 4096.0 && rank.fract() == 0.0).map(|rank| rank as u64);
         let Some(rank) = rank.filter(|rank| down.rows == up.columns && down.rows % rank == 0) else {
             let what = format!("lora_A has {} rows, and lora_B {} columns", down.rows, up.columns);

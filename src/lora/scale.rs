@@ -6,6 +6,7 @@ use crate::text::shorten;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::collections::BTreeSet;
 
 /// A number for each module: a default, and patterns that take precedence.
 pub(super) struct ByModule {
@@ -95,33 +96,42 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// Reads a config of PEFT, or the metadata of a component of a model, with which keys begin. `alphas` are the names of
-    /// its alpha.
-    pub(super) fn read(text: &str, component: &str, alphas: &[&str]) -> Result<Self> {
+    /// Reads a config of PEFT, or the metadata of a component of a model, with which keys begin.
+    pub(super) fn read(text: &str, component: &str) -> Result<Self> {
         let members = members(text).unwrap_or_default();
         let key = |name: &str| format!("{component}{name}");
         let value = |name: &str| serde_json::from_str::<Value>(members.get(&*key(name))?.get()).ok();
-        let by_module = |names: &[&str], patterns: &str| {
-            let default = names.iter().find_map(|name| value(name)?.as_f64());
+        let by_module = |name: &str, patterns: &str| {
             let key = key(patterns);
-            ByModule::read(default, members.get(&*key), &key)
+            ByModule::read(value(name).and_then(|value| value.as_f64()), members.get(&*key), &key)
         };
         let is_lora = value("peft_type").is_none_or(|method| method == "LORA");
-        Ok(Self {
-            rank: by_module(&["r"], "rank_pattern")?,
-            alpha: by_module(alphas, "alpha_pattern")?,
-            is_rslora: is_lora && value("use_rslora") == Some(Value::Bool(true)),
-        })
+        let is_rslora = match value("use_rslora").filter(|_| is_lora).unwrap_or_default() {
+            Value::Null => false,
+            Value::Bool(is_set) => is_set,
+            other => {
+                let what = format!("use_rslora is {}, neither true nor false", shorten(&other.to_string()));
+                return Err(Error::new(what).remedy("set it to true or false in the config of the adapter"));
+            }
+        };
+        let alpha = if is_lora { "lora_alpha" } else { "alpha" };
+        Ok(Self { rank: by_module("r", "rank_pattern")?, alpha: by_module(alpha, "alpha_pattern")?, is_rslora })
     }
 
-    /// Reads the metadata that diffusers writes, for the component that a module belongs to. `None` if it gives nothing.
-    pub(super) fn of_metadata(text: &str, module: &str) -> Result<Option<Self>> {
+    /// Reads the metadata that diffusers writes: the components of a model, as their names begin, and the scales of each.
+    pub(super) fn of_metadata(text: &str) -> Result<Vec<(String, Self)>> {
+        /// Maximum number of components, for each of which the metadata is read; pipelines have up to four.
+        const MOST: usize = 16;
         let all: Value = serde_json::from_str(text)
             .map_err(|error| Error::new(format!("lora_adapter_metadata is not JSON: {error}")))?;
-        let Some(all) = all.as_object().filter(|all| !all.is_empty()) else { return Ok(None) };
-        let component = format!("{}.", module.split('.').next().unwrap_or_default());
-        let is_own = all.keys().any(|key| key.starts_with(&component));
-        Self::read(text, if is_own { &component } else { "" }, &["lora_alpha"]).map(Some)
+        let keys = all.as_object().into_iter().flat_map(|all| all.keys());
+        let component = |key: &String| key.find('.').map_or_else(String::new, |at| key[..=at].to_owned());
+        let components: BTreeSet<String> = keys.map(component).collect();
+        if components.len() > MOST {
+            return Err(Error::new(format!("lora_adapter_metadata is for more than {MOST} components")));
+        }
+        let scales = |component: String| Self::read(text, &component).map(|scales| (component, scales));
+        components.into_iter().map(scales).collect()
     }
 
     /// Returns the scale of a module, and its rank.
@@ -129,7 +139,8 @@ impl Scales {
         let rank = self.rank.of_first(&[module]).filter(|rank| *rank > 0.0);
         let rank = rank.ok_or_else(|| Error::new("the rank r in its config is not a positive number"))?;
         let alpha = self.alpha.of_first(&[module]).filter(|alpha| alpha.is_finite());
-        let alpha = alpha.ok_or_else(|| Error::new("its config has no lora_alpha: the scale is not known"))?;
+        let alpha = alpha
+            .ok_or_else(|| Error::new("its config has no lora_alpha (LoHa, LoKr: alpha): the scale is not known"))?;
         Ok((if self.is_rslora { alpha / rank.sqrt() } else { alpha / rank }, rank))
     }
 }

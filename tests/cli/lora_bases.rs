@@ -2,7 +2,8 @@
 
 use super::gguf_out_folders;
 use super::lora::{values, write};
-use crate::common::Bench;
+use crate::common::{Bench, safetensors};
+use serde_json::json;
 use std::fs;
 
 #[test]
@@ -128,4 +129,57 @@ fn square_experts_are_turned_as_peft_turns_the_stack_of_the_model() {
             assert_eq!(values(&bench, "o.safetensors"), wanted, "{version} {is_stacked}");
         }
     }
+}
+
+#[test]
+fn options_of_a_config_that_peft_reads_in_another_way_are_refused() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("l.weight", &[2, 2], &[0.0; 4])]);
+    for value in ["1", "\"true\""] {
+        write_peft(&bench, &format!(", \"use_rslora\": {value}"), "l", &[]);
+        let outcome = bench.run("cast m.safetensors --lora a -o o.safetensors");
+        let what = format!("use_rslora is {value}, neither true nor false\n  set it to true or false");
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(&what), "{}", outcome.stderr);
+    }
+    let config = r#"{"peft_type": "LOKR", "r": 1, "alpha": 2, "lora_alpha": 8}"#;
+    bench.write("a/adapter_config.json", config.as_bytes());
+    let tensors: [(&str, &[u64], &[f32]); 3] = [
+        ("base_model.model.l.lokr_w1", &[1, 1], &[1.0]),
+        ("base_model.model.l.lokr_w2_a", &[2, 1], &[1.0, 0.0]),
+        ("base_model.model.l.lokr_w2_b", &[1, 2], &[0.0, 1.0]),
+    ];
+    write(&bench, "a/adapter_model.safetensors", &tensors);
+    bench.run("cast m.safetensors --lora a -o o.safetensors -q").expect(0, "", "");
+    assert_eq!(values(&bench, "o.safetensors"), [0.0, 2.0, 0.0, 0.0]);
+}
+
+#[test]
+fn metadata_gives_each_component_its_own_scale() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("l.weight", &[1, 1], &[0.0])]);
+    let names = |component: &str| ["lora_A.weight", "lora_B.weight"].map(|part| format!("{component}.l.{part}"));
+    // The module of the other component comes first.
+    let (encoder, model) = (names("text_encoder"), names("transformer"));
+    let entry = |at: u64| json!({ "dtype": "F32", "shape": [1, 1], "data_offsets": [4 * at, 4 * at + 4] });
+    let run = |metadata: &str, more: &str| {
+        let mut header = json!({ "__metadata__": { "lora_adapter_metadata": metadata } });
+        for (name, at) in encoder.iter().chain(&model).zip(0..) {
+            header[name] = entry(at);
+        }
+        bench.write("a.safetensors", &safetensors(&header.to_string(), &1.0_f32.to_le_bytes().repeat(4)));
+        bench.run(&format!("cast m.safetensors --lora a.safetensors -o o.safetensors --force --allow-unmatched{more}"))
+    };
+    let both =
+        r#"{"text_encoder.r": 1, "text_encoder.lora_alpha": 16, "transformer.r": 1, "transformer.lora_alpha": 4}"#;
+    assert_eq!(run(both, "").code, Some(0));
+    for (metadata, wanted) in [
+        (r#"{"text_encoder.r": 1, "text_encoder.lora_alpha": 16}"#, "which is for text_encoder\n  remove"),
+        (r#"{"transformer.r": 8, "transformer.lora_alpha": 4}"#, "has the rank 1, and its metadata 8\n"),
+    ] {
+        let outcome = run(metadata, "");
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    }
+    assert_eq!(run(both, " -q").code, Some(0));
+    // One of the components has the module.
+    assert_eq!(values(&bench, "o.safetensors"), [4.0]);
 }
