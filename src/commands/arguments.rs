@@ -99,7 +99,7 @@ pub(super) fn read_options(view: &ViewArgs) -> ReadOptions<'_> {
 }
 
 /// Returns the first of these options that is given.
-pub(super) fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
+pub(super) fn first_given<O, const N: usize>(options: [(O, bool); N]) -> Option<O> {
     options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }
 

@@ -9,12 +9,10 @@ use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Kind, Opt, Result};
 use crate::job::Job;
 use crate::options::{CastOptions, Naming, Task};
 use crate::read::Model;
-use crate::text::{flag_with, quoted};
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -42,34 +40,35 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes, or the
 /// command that merges adapters into them.
 fn with_command(error: Error, args: &CastArgs) -> Error {
-    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..]) {
-        let adapters = args.options.contents.lora.iter().map(|adapter| flag_with(" --lora", &adapter.to_string()));
-        let output = args.file.output.iter().map(|output| format!(" -o {}", quoted(output)));
-        let arguments = quoted(input) + &adapters.chain(output).collect::<String>();
-        return error.remedy(format!("tcast quantize {arguments}"));
-    }
-    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.cause(), &args.inputs[..]) else { return error };
+    let [input] = &args.inputs[..] else { return error };
     // Without a type, the values are to stay what they are.
     let to = args.options.to.unwrap_or(Dtype::Float32);
-    if !to.is_weight() || **model != **input {
-        return error;
-    }
-    let mut command = format!("tcast dequantize {} --to {to}", quoted(input));
-    let naming = &args.options.tensors.naming;
-    if naming.names == Some(Naming::HuggingFace) {
-        command += " --names huggingface";
-    }
-    // A format for one array has another one for several.
-    let holds_one = |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().holds_one);
-    let output = args.file.output.as_ref();
-    let output =
-        output.map(|output| if holds_one(output) { free(&output.with_extension("npz")) } else { output.clone() });
-    for (flag, path) in [("--config", &naming.config), ("-o", &output)] {
-        if let Some(path) = path {
-            let _ = write!(command, " {flag} {}", quoted(path));
+    let (output, naming) = (args.file.output.as_ref(), &args.options.tensors.naming);
+    let (operator, options, others) = match (error.cause(), error.advice()) {
+        (Kind::UnusedAdapter, _) => {
+            let adapters = args.options.contents.lora.iter().map(|adapter| (Opt::LORA, adapter.to_string().into()));
+            let options = adapters.chain(output.map(|output| (Opt::OUTPUT, output.into()))).collect();
+            let decode = "decode the weights with the same arguments of tcast dequantize";
+            ("quantize", options, vec![Advice::Say(decode.into())])
         }
-    }
-    error.remedy(command)
+        (Kind::Codes, [Advice::Run { input: model, .. }, others @ ..]) if to.is_weight() && model == input => {
+            // A format for one array has another one for several.
+            let holds_one =
+                |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().holds_one);
+            let output = output
+                .map(|output| if holds_one(output) { free(&output.with_extension("npz")) } else { output.clone() });
+            let options = [
+                Some((Opt::TO, to.name().into())),
+                (naming.names == Some(Naming::HuggingFace)).then(|| (Opt::NAMES, "huggingface".into())),
+                naming.config.as_ref().map(|config| (Opt::CONFIG, config.into())),
+                output.map(|output| (Opt::OUTPUT, output.into())),
+            ];
+            ("dequantize", options.into_iter().flatten().collect(), others.to_vec())
+        }
+        _ => return error,
+    };
+    let command = Advice::Run { operator, input: input.clone(), options, say: "{}".into() };
+    error.advised([command].into_iter().chain(others).collect::<Vec<_>>())
 }
 
 /// Refuses a cast without a type that would only copy a file.

@@ -8,7 +8,7 @@ use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::job::{self, FileReport, Job, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
@@ -17,7 +17,7 @@ use crate::options::{PromoteOptions, Task};
 use crate::plan;
 use crate::read::Model;
 use crate::report::schema;
-use crate::text::{counted, path_text, quoted, shorten};
+use crate::text::{counted, path_text, shorten};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -164,12 +164,12 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
 
 /// Adds a remedy for codes to an error, because no option of this command leaves them out.
 fn explain_codes(error: Error) -> Error {
-    let remedy = match error.cause() {
-        Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
-        Kind::Codes { model: None, .. } => "tcast cast --force-codes casts codes as numbers".to_owned(),
-        _ => return error,
-    };
-    error.of(Kind::Refused).remedy(remedy)
+    let dequantize = error.advice().iter().find(|advice| matches!(advice, Advice::Run { .. })).cloned();
+    match (error.cause(), dequantize) {
+        (Kind::Codes, Some(dequantize)) => error.advised([dequantize]),
+        (Kind::Codes, None) => error.unadvised().remedy("tcast cast --force-codes casts codes as numbers"),
+        _ => error,
+    }
 }
 
 /// Returns the decision, its reason, and the possible losses of each input; then the losses in the outputs.

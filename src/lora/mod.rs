@@ -111,7 +111,10 @@ impl Merges {
         let unused = self.by_name.iter().filter(|(_, merge)| !merge.is_used()).map(|(name, _)| &**name);
         unused.min().map_or(Ok(()), |name| {
             let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
-            Err(error.in_tensor(name).of(Kind::UnusedAdapter))
+            Err(error
+                .in_tensor(name)
+                .of(Kind::UnusedAdapter)
+                .remedy("merge the adapters first, and convert the result"))
         })
     }
 

@@ -8,7 +8,7 @@ use super::matrix::{Delta, Matrix, is_plain};
 use super::merge::{Decompose, How, WeightChange};
 use super::names::{BaseNames, MergePlace, NameRule};
 use super::summary::{AdapterSummary, MappedModule};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
 use crate::text::{first_few, shorten};
@@ -480,5 +480,8 @@ pub(super) fn unmatched(all: usize, names: &[String], adapter: &Adapter, base: &
         shorten(example),
         shorten(base.example().unwrap_or_default()),
     );
-    Error::new(what).in_file(&adapter.path).of(Kind::UnmatchedAdapter)
+    Error::new(what)
+        .in_file(&adapter.path)
+        .remedy("take the base of the adapter")
+        .with(Opt::ALLOW_UNMATCHED, "leave such tensors out with {}")
 }

@@ -11,7 +11,7 @@ use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::large_buffer;
 use crate::lora::Merge;
 use crate::operator::Operator;
@@ -206,11 +206,11 @@ impl<'r, 'a> Steps<'r, 'a> {
             {
                 if weight.rows.encoder.layout().nodes.is_some() {
                     let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
-                    return refuse(error.remedy("name an output that ends in .onnx"));
+                    return refuse(error.with(Opt::OUTPUT, "name an output that ends in .onnx"));
                 }
                 if container.format_info().extension != "safetensors" {
                     let error = Error::new("engines read quantized weights from .safetensors files only");
-                    return refuse(error.remedy("name a .safetensors file or a folder"));
+                    return refuse(error.with(Opt::OUTPUT, "name a .safetensors file or a folder"));
                 }
             }
             let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);

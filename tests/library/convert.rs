@@ -58,7 +58,7 @@ fn refused_values_are_an_error_that_contains_the_report() {
     let inexact = report.tensors().filter(|tensor| tensor.counts.as_ref().is_some_and(|it| it[Loss::Inexact] > 0));
     assert_eq!(inexact.count(), error.details().len());
     assert!(error.details()[0].contains(" otherwise changed, first at ["), "{:?}", error.details());
-    assert_eq!(error.remedy_text(), None); // the program advises with flags
+    assert_eq!(error.advice(), []); // the program advises with its options
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
 

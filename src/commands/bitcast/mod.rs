@@ -5,13 +5,12 @@ mod weight;
 
 use super::arguments::{check_printing, missing_tensor, say_which, threads};
 use super::observer::Console;
-use super::remedies::flags_for;
 use super::run::{JobRequest, convert, job, open};
 use crate::cli::BitcastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::bitcast;
@@ -67,10 +66,12 @@ fn with_widths(error: Error, args: &BitcastArgs, sources: &[Checkpoint]) -> Erro
         selected().filter(|found| !is_other_width(found)).map(|(shard, tensor)| shard.name_of(tensor)).collect();
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
     let globs = patterns_of(&names, |name| fitting.contains(name));
-    let flags = if selection.has_patterns() { None } else { flags_for("--include", &globs) };
-    match flags.filter(|_| !fitting.is_empty()) {
-        Some(flags) => error.remedy(format!("choose the tensors of {} bits with {flags}", to.bits())),
-        None => error.remedy("choose tensors of one width with --include, and a type of that width with --to"),
+    let error = error.unadvised();
+    match &globs[..] {
+        [_, ..] if !selection.has_patterns() => {
+            error.with_patterns(Opt::INCLUDE, &globs, format!("choose the tensors of {} bits with {{}}", to.bits()))
+        }
+        _ => error.remedy("choose tensors of one width with --include, and a type of that width with --to"),
     }
 }
 

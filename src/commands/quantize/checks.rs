@@ -2,8 +2,9 @@
 
 use super::super::arguments::{first_given, no_effect};
 use super::super::into_gguf;
+use super::super::remedies::flag;
 use crate::cli::QuantizeArgs;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{
@@ -113,7 +114,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         let can_be_partial = args.schemes().all(|scheme| scheme.has_partial_blocks(COMPRESSED_TENSORS));
         let can_be_partial = can_be_partial && args.schemes().next().is_some();
         return Err(if can_be_partial {
-            error.remedy(format!("choose --layout {COMPRESSED_TENSORS}, or leave --partial-blocks out"))
+            let layout = Error::usage(error.message()).with_value(Opt::LAYOUT, COMPRESSED_TENSORS, "choose {}");
+            layout.without(Opt::PARTIAL_BLOCKS)
         } else {
             error
         });
@@ -124,11 +126,11 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 /// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
 pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     if !options.is_gguf() {
-        let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
+        let given = options.imatrix.is_some().then_some(Opt::IMATRIX).or(options.gguf.first_given());
         return given.map_or(Ok(()), |option| {
             let layout = layout_name(options);
-            let flag = option.replace('_', "-");
-            let error = Error::usage(format!("--{flag} has no effect with the layout {layout}"));
+            let flag = flag(option);
+            let error = Error::usage(format!("{flag} has no effect with the layout {layout}"));
             let can_be_gguf = options.schemes().all(|scheme| scheme.layout_names().any(|name| name == GGUF.name));
             let error =
                 if can_be_gguf { error.remedy(format!("add {}", into_gguf::layout(options, input))) } else { error };
@@ -205,10 +207,10 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
         return Err(in_file(error).remedy("leave --recover out"));
     }
     let of_weights = [
-        ("search", options.search != ScaleChoice::Amax),
-        ("input_global_scale", options.input_global_scale.is_some()),
-        ("only_exact", options.only_exact),
-        ("recover", options.recover),
+        (Opt::SEARCH, options.search != ScaleChoice::Amax),
+        (Opt::INPUT_GLOBAL_SCALE, options.input_global_scale.is_some()),
+        (Opt::ONLY_EXACT, options.only_exact),
+        (Opt::RECOVER, options.recover),
     ];
     if let Some(option) = first_given(of_weights).filter(|_| model.is_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));

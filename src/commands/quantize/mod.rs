@@ -121,7 +121,8 @@ fn with_fused(error: Error, model: &Model, layout: &str) -> Error {
     }
     let names = names(model, layout).unwrap_or_default();
     let globs = policy.globs_together(name, names.iter().map(String::as_str));
-    error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
+    let are_coded = coded.is_some();
+    error.unadvised().leaving_out(&globs, are_coded)
 }
 
 /// Refuses options that do not go together, as far as that is clear without the model.
