@@ -6,7 +6,7 @@ use super::unmatched;
 use crate::cli::{FileArgs, ReportArgs, ViewArgs};
 use crate::container::ReadOptions;
 use crate::container::checkpoint::Checkpoint;
-use crate::error::Error;
+use crate::error::{Error, Opt};
 use crate::io::identity::Files;
 use crate::io::output::{is_standard_output, standard_output};
 use crate::job::{self, OpenOptions, Publish};
@@ -112,7 +112,11 @@ pub(super) fn no_effect(option: &str, why: impl Display) -> Error {
 /// Refuses `--hash` without a report to put hashes into.
 pub(super) fn check_hash(asked: &ReportArgs, args: &FileArgs) -> Result<(), Error> {
     if asked.hash && !args.json && asked.report.is_none() {
-        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+        return Err(Error::usage("--hash is for a report").with(Opt::JSON, "add {}").with_value(
+            Opt::REPORT,
+            "FILE",
+            "add {}",
+        ));
     }
     Ok(())
 }

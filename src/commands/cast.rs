@@ -24,7 +24,11 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_hash(&args.reports, &args.file)?;
     let (options, report) = (args.options(), args.reports.report.as_deref());
     if options.stats && args.file.quiet && !args.file.json && report.is_none() {
-        return Err(Error::usage("--quiet hides the figures of --stats").remedy("add --json or --report FILE"));
+        return Err(Error::usage("--quiet hides the figures of --stats").with(Opt::JSON, "add {}").with_value(
+            Opt::REPORT,
+            "FILE",
+            "add {}",
+        ));
     }
     options.attributes.check()?;
     check_effects(&options)?;
@@ -88,7 +92,10 @@ fn check_change(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Res
         Some(source) => {
             let error =
                 Error::usage("the output would be a copy: it has the format of the input, and no type is given");
-            Err(error.in_file(&source.path).remedy("add --to DTYPE, or name an output in another format"))
+            Err(error
+                .in_file(&source.path)
+                .with_value(Opt::TO, "DTYPE", "add {}")
+                .with(Opt::OUTPUT, "name an output in another format"))
         }
         None => Ok(()),
     }

@@ -12,7 +12,6 @@ use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::Task;
 use crate::read::Model;
-use crate::text::quoted;
 use std::slice;
 use std::time::Instant;
 
@@ -56,8 +55,9 @@ fn with_command(error: Error, args: &DequantizeArgs) -> Error {
 fn with_scheme(error: Error, args: &DequantizeArgs) -> Error {
     let scheme = args.options.to.filter(|to| !to.is_weight()).and_then(|to| scheme_in(to.name()));
     let (Some(scheme), Some(model)) = (scheme, &args.model) else { return error };
-    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output))).unwrap_or_default();
-    error.unadvised().remedy(format!("tcast quantize {} --scheme {}{output}", quoted(model), scheme.name))
+    let output = args.file.output.iter().map(|output| (Opt::OUTPUT, output.into()));
+    let options = [(Opt::SCHEME, scheme.name.into())].into_iter().chain(output).collect();
+    error.advised([Advice::Run { operator: "quantize", input: model.clone(), options, say: "{}".into() }])
 }
 
 /// Refuses options that no model has a use for.

@@ -8,7 +8,7 @@ use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::error::{Advice, Error, Kind, Result};
+use crate::error::{Advice, Error, Kind, Opt, Result};
 use crate::io::identity::Files;
 use crate::job::{self, FileReport, Job, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
@@ -81,7 +81,7 @@ fn check_inputs(args: &PromoteArgs, inputs: &[Checkpoint]) -> Result<()> {
     let folder = inputs.iter().find(|input| input.folder.is_some());
     if let (Some(folder), 2.., false) = (folder, inputs.len(), args.file.dry_run) {
         let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
-        return Err(error.remedy("leave the other inputs out, and name the tensors of the folder with --tensor"));
+        return Err(error.with(Opt::TENSOR, "leave the other inputs out, and name the tensors of the folder with {}"));
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ fn decide(args: &PromoteArgs, operands: &[Operand]) -> Result<Decision> {
     let decision = promote::promote(&inputs.collect::<Vec<_>>(), &args.options.attributes)?;
     if args.options.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
         let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
-        return Err(error.remedy("leave --saturate out"));
+        return Err(error.without(Opt::SATURATE));
     }
     Ok(decision)
 }
@@ -167,7 +167,10 @@ fn explain_codes(error: Error) -> Error {
     let dequantize = error.advice().iter().find(|advice| matches!(advice, Advice::Run { .. })).cloned();
     match (error.cause(), dequantize) {
         (Kind::Codes, Some(dequantize)) => error.advised([dequantize]),
-        (Kind::Codes, None) => error.unadvised().remedy("tcast cast --force-codes casts codes as numbers"),
+        (Kind::Codes, None) => {
+            let options = [(Opt::FORCE_CODES, "")];
+            error.unadvised().run("cast", Some("".as_ref()), &options, "{} casts codes as numbers")
+        }
         _ => error,
     }
 }

@@ -67,31 +67,31 @@ fn lines(error: &Error) -> (String, String) {
     (joined(first, of_kind(error)), joined(others, None))
 }
 
-/// Joins alternatives. An option after another one with the same verb omits it.
+/// Joins alternatives. An option after another one with the same verb omits it; after a verb and a flag alone, a comma would
+/// disturb.
 fn joined(advice: &[Advice], last: Option<String>) -> String {
     let (mut joined, mut before) = (String::new(), None);
     for advice in advice {
-        let text = word(advice);
+        let (text, mut or) = (word(advice), OR);
         let own = match advice {
-            Advice::With { options, .. } => text.find(' ').map(|end| (text[..=end].to_owned(), options[0].0)),
+            Advice::With { say, .. } if !say.starts_with('{') => {
+                say.split_once(' ').map(|(verb, rest)| (verb, rest == "{}"))
+            }
             _ => None,
         };
-        let (same, rest) = match (&before, &own) {
-            (Some((verb, option)), Some((own, other))) if verb == own => (option == other, &text[own.len()..]),
-            _ => (false, &*text),
-        };
-        let or = if joined.is_empty() {
-            ""
-        } else if same {
-            " or "
-        } else {
-            OR
-        };
-        joined += &format!("{or}{rest}");
+        let mut rest = &*text;
+        if let (Some((verb, is_short)), Some((own, _))) = (before, own)
+            && verb == own
+        {
+            rest = &text[own.len() + 1..];
+            or = if is_short { " or " } else { OR };
+        }
+        joined += if joined.is_empty() { "" } else { or };
+        joined += rest;
         before = own;
     }
-    let or = if joined.is_empty() || last.is_none() { "" } else { OR };
-    joined + or + &last.unwrap_or_default()
+    joined += if joined.is_empty() || last.is_none() { "" } else { OR };
+    joined + &last.unwrap_or_default()
 }
 
 /// Words advice with flags and commands.
@@ -123,7 +123,7 @@ fn flags(options: &[(Opt, OsString)]) -> String {
     let word = |(option, value): &(Opt, OsString)| match (*option, value.to_string_lossy()) {
         (option, value) if value.is_empty() => flag(option),
         (Opt::OUTPUT | Opt::CONFIG | Opt::LORA, _) => format!("{} {}", flag(*option), argument(value.as_ref())),
-        (Opt::EXCLUDE | Opt::INCLUDE | Opt::RENAME, value) if !stands_for_another(&value) => {
+        (Opt::EXCLUDE | Opt::INCLUDE | Opt::RENAME | Opt::RULE, value) if !stands_for_another(&value) => {
             flag_with(&flag(*option), &value)
         }
         (option, value) => format!("{} {value}", flag(option)),

@@ -5,7 +5,7 @@ use crate::cli::FileArgs;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Advice, Error, Opt, Result};
+use crate::error::{Advice, Error, OTHER_FILE, Opt, Result};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::measure::distribution::{self, Histogram};
@@ -43,7 +43,7 @@ impl ReportFile {
         }
         if outputs.iter().any(|output| is_within(path, output)) {
             let error = Error::new("the report is, or is in, the output").in_file(path);
-            return Err(error.remedy("name another file with --report"));
+            return Err(error.with(Opt::REPORT, OTHER_FILE));
         }
         let destination = Destination::among(run, path, replace);
         let destination = destination.map_err(|error| about_report(error, !is_part))?;
@@ -98,7 +98,7 @@ impl ReportFile {
 /// Returns the error for a report in place of an output. Other parts of a conversion may need a report that exists.
 fn about_report(error: Error, is_replaceable: bool) -> Error {
     let kept = error.advice().iter().filter(|advice| is_replaceable || !advice.sets(Opt::FORCE));
-    let advice: Vec<Advice> = kept.cloned().map(|advice| advice.about_report()).collect();
+    let advice: Vec<Advice> = kept.cloned().map(Advice::about_report).collect();
     error.advised(advice)
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Option of an operation, such as `exclude`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opt(&'static str);
 
 macro_rules! options {
@@ -20,6 +20,7 @@ macro_rules! options {
 }
 
 options! {
+    ACTIVATIONS = "activations"
     ALLOW_UNMATCHED = "allow_unmatched"
     ARCHITECTURE = "architecture"
     CONFIG = "config"
@@ -38,6 +39,7 @@ options! {
     INCLUDE = "include"
     INPUT_GLOBAL_SCALE = "input_global_scale"
     INCLUDE_EMBEDDINGS = "include_embeddings"
+    JSON = "json"
     KEEP_ACTIVATION_SCALES = "keep_activation_scales"
     LAYOUT = "layout"
     LORA = "lora"
@@ -61,12 +63,16 @@ options! {
     RESUME = "resume"
     ROOT = "root"
     ROUNDING = "rounding"
+    ROTATION = "rotation"
     RTOL = "rtol"
     RULE = "rule"
+    SATURATE = "saturate"
     SCHEME = "scheme"
     SEARCH = "search"
     SET = "set"
     TAKE_RANK = "take_rank"
+    TARGET_BITS = "target_bits"
+    TENSOR = "tensor"
     THREADS = "threads"
     TOLERANCE = "tolerance"
     TO = "to"
@@ -145,7 +151,7 @@ impl Advice {
     /// Fills in the file and the tensor of the error.
     pub(super) fn complete(&mut self, file: Option<&Path>, tensor: Option<&str>) {
         match (self, file, tensor) {
-            (Self::Run { input, .. }, Some(file), _) if *input == *Self::FILE => *input = file.to_owned(),
+            (Self::Run { input, .. }, Some(file), _) if *input == *Self::FILE => file.clone_into(input),
             (Self::With { options, .. }, _, Some(tensor)) => {
                 let patterns =
                     options.iter_mut().filter(|(option, value)| *option == Opt::EXCLUDE && value == Self::TENSOR);

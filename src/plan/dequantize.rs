@@ -387,8 +387,8 @@ fn no_weights(model: &Model) -> Error {
         if !details.is_empty() {
             return model.in_whole(error.with_details(details));
         }
-        let error = error.run("cast", None, &[(Opt::TO, "TYPE")], "to change the type of plain weights: {}");
-        return error.run("quantize", None, &[(Opt::SCHEME, "SCHEME")], "to quantize them: {}");
+        let error = error.run("cast", Some("".as_ref()), &[], "{} changes the type of plain weights");
+        return error.run("quantize", Some("".as_ref()), &[], "{} quantizes them");
     }
     let error = Error::new("has no node with codes that tcast can decode");
     error.with_details(model.nodes_with_codes().collect())

@@ -370,7 +370,7 @@ fn the_other_commands_read_them_too() {
         1,
         "",
         "tcast: error: x.pt: holds no quantized weights
-  to change the type of plain weights: tcast cast 'x.pt' --to TYPE, or to quantize them: tcast quantize 'x.pt' --scheme SCHEME
+  tcast cast changes the type of plain weights, or tcast quantize quantizes them
 ",
     );
     bench.write("one.pt", &checkpoint(&dict(&[("w", floats("0", &[2]))]), &[("0", &f32s(&[1.0, -0.5]))]));

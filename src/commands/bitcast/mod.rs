@@ -35,7 +35,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     if args.tensor.is_some() || args.range.is_some() {
         return Err(
-            Error::usage("--tensor and --range go with --hex and --bits").remedy("choose tensors with --include")
+            Error::usage("--tensor and --range go with --hex and --bits").with(Opt::INCLUDE, "choose tensors with {}")
         );
     }
     let start = Instant::now();
@@ -205,7 +205,7 @@ impl<'a> ElementReader<'a> {
         outcome.map_err(|Malformed| {
             let last = self.next + count - 1;
             let what = format!("one of elements {} to {last} has bits above those of its type", self.next);
-            Error::new(what).remedy("print the bytes as they are with --to uint8")
+            Error::new(what).with_value(Opt::TO, "uint8", "print the bytes as they are with {}")
         })?;
         let width = target.bytes(1).unwrap_or_default();
         let skipped = self.range.start.saturating_sub(self.next) * width;

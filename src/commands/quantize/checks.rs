@@ -39,8 +39,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
              and no weight holds it",
         );
         let has_scale = args.schemes().any(Scheme::has_activation_scale);
-        let add = if has_scale { "add --input-global-scale VALUE if you know it, or " } else { "" };
-        return Err(error.remedy(format!("{add}leave --activations out")));
+        let error =
+            if has_scale { error.with_value(Opt::INPUT_GLOBAL_SCALE, "VALUE", "add {} if you know it") } else { error };
+        return Err(error.without(Opt::ACTIVATIONS));
     }
     let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if options.input_global_scale.is_some()
@@ -80,7 +81,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         if let Some(scheme) = args.schemes().find(is_always).filter(|_| rotation == Rotation::Off) {
             let error =
                 Error::usage(format!("--rotation none: {} is always rotated in the layout {layout}", scheme.name));
-            return Err(error.remedy("leave --rotation out"));
+            return Err(error.without(Opt::ROTATION));
         }
     }
     if options.group_size.is_some() && !args.schemes().any(has_group_size) {
@@ -90,7 +91,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if let Some(group) = options.group_size.filter(|group| layout_name(options) == MLX && !of_mlx.contains(group)) {
         let size = if let Group::Neighbours(size) = group { size.to_string() } else { "channel".to_owned() };
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
-        return Err(error.remedy("choose --group-size 32, 64 or 128"));
+        return Err(error.with(Opt::GROUP_SIZE, "choose {} 32, 64 or 128"));
     }
     if options.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
@@ -204,7 +205,7 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
     let in_file = |error: Error| error.in_file(&model.source.path);
     if !model.found.weights.is_empty() && options.recover {
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
-        return Err(in_file(error).remedy("leave --recover out"));
+        return Err(in_file(error).without(Opt::RECOVER));
     }
     let of_weights = [
         (Opt::SEARCH, options.search != ScaleChoice::Amax),
@@ -223,16 +224,15 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
     }
     if options.scheme.is_none() {
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
-        let remedy = if options.is_gguf() {
-            into_gguf::remedy(options, Some(&model.source.path))
+        return Err(in_file(if options.is_gguf() {
+            error.remedy(into_gguf::remedy(options, Some(&model.source.path)))
         } else {
-            "choose a scheme with --scheme".to_owned()
-        };
-        return Err(in_file(error).remedy(remedy));
+            error.with(Opt::SCHEME, "choose a scheme with {}")
+        }));
     }
     if options.only_exact && !options.recover && !options.is_gguf() {
         let error = Error::usage("is not quantized: --only-exact has no effect without --recover");
-        return Err(in_file(error).remedy("leave --only-exact out"));
+        return Err(in_file(error).without(Opt::ONLY_EXACT));
     }
     Ok(())
 }

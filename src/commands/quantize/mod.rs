@@ -13,7 +13,7 @@ use super::unmatched::{hidden_rule, propose};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, in_own_layout, open_to_quantize};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
 use crate::options::{SchemeRule, Task};
@@ -41,11 +41,11 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     )?;
     let model = open_to_quantize(source, &args.options)?;
     let options = in_own_layout(&args.options, &model).map_err(|error| {
-        error.remedy(if model.found.weights.is_empty() {
-            "add --scheme SCHEME to quantize it"
-        } else {
-            "add --layout LAYOUT to keep its scheme in this layout, or --scheme SCHEME to quantize it again"
-        })
+        if model.found.weights.is_empty() {
+            return error.with_value(Opt::SCHEME, "SCHEME", "add {} to quantize it");
+        }
+        let error = error.with_value(Opt::LAYOUT, "LAYOUT", "add {} to keep its scheme in this layout");
+        error.with_value(Opt::SCHEME, "SCHEME", "add {} to quantize it again")
     })?;
     let args = &QuantizeArgs { options, ..args.clone() };
     checks::check(args)?;

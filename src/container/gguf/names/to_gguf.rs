@@ -154,7 +154,7 @@ impl GgufNaming<'_> {
     fn add(&mut self, index: usize, name: &str, shape: &[u64], layers: u64) -> Result<()> {
         let (located, expert) = Located::find_mapped(self.model_type, name)
             .ok_or_else(|| Error::new(format!("has no name in llama.cpp's {}", self.model_type.architecture)))
-            .map_err(|error| error.not_in_gguf())?;
+            .map_err(Error::not_in_gguf)?;
         if let Some(layer) = located.layer.filter(|layer| *layer >= layers) {
             return Err(unmapped(format!("belongs to layer {layer}, but 'num_hidden_layers' is {layers}")));
         }
