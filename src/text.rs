@@ -8,9 +8,8 @@ pub use shell::flag_with;
 pub(crate) use shell::{TEMPORARY_FOLDER, quoted};
 
 #[cfg(feature = "cli")]
-pub(crate) use shell::command::{
-    CURL, command_line, expanded, make_folder, move_file, remove_files, remove_folder, replace_by_copy,
-};
+pub(crate) use shell::command::{CURL, command_line};
+pub(crate) use shell::command::{expanded, make_folder, move_file, remove_files, remove_folder, replace_by_copy};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
 

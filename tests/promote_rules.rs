@@ -448,7 +448,7 @@ fn the_target_for_uint64_is_a_number_or_bool() {
     assert_eq!(refused, ["float8e8m0", "string"].into_iter().chain(foreign).collect::<Vec<_>>());
     let error = check_u64_target(Dtype::String).unwrap_err();
     assert_eq!(error.to_string(), "uint64 with a signed integer cannot become string");
-    assert!(error.remedy_text().unwrap().starts_with("use one of: bool, int2, int4, int8, "));
+    assert!(error.advice()[0].to_string().starts_with("use one of: bool, int2, int4, int8, "));
     assert_eq!(exit_code(&error.into()), 2);
 }
 

@@ -6,7 +6,7 @@ use super::unmatched;
 use crate::cli::{FileArgs, ReportArgs, ViewArgs};
 use crate::container::ReadOptions;
 use crate::container::checkpoint::Checkpoint;
-use crate::error::Error;
+use crate::error::{Error, Opt};
 use crate::io::identity::Files;
 use crate::io::output::{is_standard_output, standard_output};
 use crate::job::{self, OpenOptions, Publish};
@@ -79,7 +79,7 @@ pub(super) fn reading<'a>(view: &ViewArgs, progress: &'a dyn Progress) -> Readin
 }
 
 /// Returns the first of these options that is given.
-pub(super) fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
+pub(super) fn first_given<O, const N: usize>(options: [(O, bool); N]) -> Option<O> {
     options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }
 
@@ -92,7 +92,11 @@ pub(super) fn no_effect(option: &str, why: impl Display) -> Error {
 /// Refuses `--hash` without a report to put hashes into.
 pub(super) fn check_hash(asked: &ReportArgs, args: &FileArgs) -> Result<(), Error> {
     if asked.hash && !args.json && asked.report.is_none() {
-        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+        return Err(Error::usage("--hash is for a report").with(Opt::JSON, "add {}").with_value(
+            Opt::REPORT,
+            "FILE",
+            "add {}",
+        ));
     }
     Ok(())
 }

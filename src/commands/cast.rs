@@ -5,17 +5,15 @@ use super::finish;
 use super::messages::note;
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards, open};
-use super::typed::free;
+use super::typed::{carried, free};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
-use crate::container::{WrittenFiles, by_extension};
+use crate::container::{self, WrittenFiles, by_extension};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Kind, Opt, Result};
 use crate::job::Job;
 use crate::options::{CastOptions, Naming, Task};
 use crate::read::Model;
-use crate::text::{flag_with, quoted};
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -27,7 +25,11 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_hash(&args.reports, &args.file)?;
     let (options, report) = (args.options(), args.reports.report.as_deref());
     if options.stats && args.file.quiet && !args.file.json && report.is_none() {
-        return Err(Error::usage("--quiet hides the figures of --stats").remedy("add --json or --report FILE"));
+        return Err(Error::usage("--quiet hides the figures of --stats").with(Opt::JSON, "add {}").with_value(
+            Opt::REPORT,
+            "FILE",
+            "add {}",
+        ));
     }
     options.attributes.check()?;
     check_effects(&options)?;
@@ -47,39 +49,40 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes, or the
 /// command that merges adapters into them.
 fn with_command(error: Error, args: &CastArgs) -> Error {
-    let is_gguf =
-        |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().extension == "gguf");
-    // What a cast to a GGUF does not merge, quantizing to one does not either.
-    if let (Kind::UnusedAdapter, [input]) = (error.cause(), &args.inputs[..])
-        && !args.file.output.as_ref().is_some_and(is_gguf)
-    {
-        let adapters = args.options.contents.lora.iter().map(|adapter| flag_with(" --lora", &adapter.to_string()));
-        let output = args.file.output.iter().map(|output| format!(" -o {}", quoted(output)));
-        let arguments = quoted(input) + &adapters.chain(output).collect::<String>();
-        return error.remedy(format!("tcast quantize {arguments}"));
-    }
-    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.cause(), &args.inputs[..]) else { return error };
+    let [input] = &args.inputs[..] else { return error };
     // Without a type, the values are to stay what they are.
     let to = args.options.to.unwrap_or(Dtype::Float32);
-    if !to.is_weight() || **model != **input {
-        return error;
-    }
-    let mut command = format!("tcast dequantize {} --to {to}", quoted(input));
-    let naming = &args.options.tensors.naming;
-    if naming.names == Some(Naming::HuggingFace) {
-        command += " --names huggingface";
-    }
-    // A format for one array has another one for several.
-    let holds_one = |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().holds_one);
-    let output = args.file.output.as_ref();
-    let output =
-        output.map(|output| if holds_one(output) { free(&output.with_extension("npz")) } else { output.clone() });
-    for (flag, path) in [("--config", &naming.config), ("-o", &output)] {
-        if let Some(path) = path {
-            let _ = write!(command, " {flag} {}", quoted(path));
+    let (output, naming) = (args.file.output.as_ref(), &args.options.tensors.naming);
+    let is_gguf = |output: &PathBuf| by_extension(output).is_some_and(|format| format.is(container::GGUF));
+    let (operator, options, carried, others) = match (error.cause(), error.advice()) {
+        // What a cast to a GGUF does not merge, quantizing to one does not either.
+        (Kind::UnusedAdapter, _) if !output.is_some_and(is_gguf) => {
+            let decode = "decode the weights with the same arguments of tcast dequantize";
+            let options = output.map(|output| (Opt::OUTPUT, output.into()));
+            let carried = carried("quantize", &["output"]);
+            ("quantize", options.into_iter().collect(), carried, vec![Advice::Say(decode.into())])
         }
-    }
-    error.remedy(command)
+        (Kind::Codes, [Advice::Run { input: model, .. }, others @ ..]) if to.is_weight() && model == input => {
+            // A format for one array has another one for several.
+            let holds_one =
+                |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().holds_one);
+            let output = output
+                .map(|output| if holds_one(output) { free(&output.with_extension("npz")) } else { output.clone() });
+            let options = [
+                Some((Opt::TO, to.name().into())),
+                (naming.names == Some(Naming::HuggingFace)).then(|| (Opt::NAMES, "huggingface".into())),
+                naming.config.as_ref().map(|config| (Opt::CONFIG, config.into())),
+                output.map(|output| (Opt::OUTPUT, output.into())),
+            ];
+            let carried = carried("dequantize", &["to", "names", "config", "output"]);
+            ("dequantize", options.into_iter().flatten().collect(), carried, others.to_vec())
+        }
+        _ => return error,
+    };
+    // A command without a flag that changes tensors would do something else.
+    let Some(carried) = carried else { return error };
+    let command = Advice::Run { operator, input: input.clone(), options, say: format!("{{}}{carried}").into() };
+    error.advised([command].into_iter().chain(others).collect::<Vec<_>>())
 }
 
 /// Refuses patterns that choose tensors to cast without a type. Without one, they leave out tensors that cannot be read, and
@@ -125,7 +128,10 @@ fn check_change(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Res
         Some(source) => {
             let error =
                 Error::usage("the output would be a copy: it has the format of the input, and no type is given");
-            Err(error.in_file(&source.path).remedy("add --to DTYPE, or name an output in another format"))
+            Err(error
+                .in_file(&source.path)
+                .with_value(Opt::TO, "DTYPE", "add {}")
+                .with(Opt::OUTPUT, "name an output in another format"))
         }
         None => Ok(()),
     }

@@ -7,12 +7,11 @@ use super::schemes::scheme_in;
 use super::{finish, into_gguf};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Opt, Result};
 use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::Task;
 use crate::read::Model;
-use crate::text::quoted;
 use std::slice;
 use std::time::Instant;
 
@@ -43,10 +42,10 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
 
 /// Adds the command that makes a GGUF file to the error for one as the output.
 fn with_command(error: Error, args: &DequantizeArgs) -> Error {
-    match (error.cause(), &args.model, &args.file.output) {
-        (Kind::NoGguf, Some(model), Some(output)) => {
+    match (error.advice(), &args.model, &args.file.output) {
+        ([Advice::Run { operator: "quantize", .. }], Some(model), Some(output)) => {
             let command = into_gguf::decoding(model, args.options.to, output);
-            error.remedy(command)
+            error.unadvised().remedy(command)
         }
         _ => error,
     }
@@ -56,8 +55,9 @@ fn with_command(error: Error, args: &DequantizeArgs) -> Error {
 fn with_scheme(error: Error, args: &DequantizeArgs) -> Error {
     let scheme = args.options.to.filter(|to| !to.is_weight()).and_then(|to| scheme_in(to.name()));
     let (Some(scheme), Some(model)) = (scheme, &args.model) else { return error };
-    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output))).unwrap_or_default();
-    error.remedy(format!("tcast quantize {} --scheme {}{output}", quoted(model), scheme.name))
+    let output = args.file.output.iter().map(|output| (Opt::OUTPUT, output.into()));
+    let options = [(Opt::SCHEME, scheme.name.into())].into_iter().chain(output).collect();
+    error.advised([Advice::Run { operator: "quantize", input: model.clone(), options, say: "{}".into() }])
 }
 
 /// Refuses options that no model has a use for.
@@ -74,7 +74,7 @@ fn check_model(args: &DequantizeArgs, model: &Model) -> Result<()> {
     let (options, in_file) = (&args.options, |error: Error| error.in_file(&model.source.path));
     if model.is_onnx_model() && options.keep_activation_scales {
         let error = Error::usage("is an ONNX model, for which an option has no effect");
-        return Err(in_file(error.without("keep_activation_scales")));
+        return Err(in_file(error.without(Opt::KEEP_ACTIVATION_SCALES)));
     }
     let plain = model.plain_weights();
     let weights = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name);

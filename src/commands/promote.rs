@@ -6,11 +6,11 @@ use super::observer::Console;
 use super::run::settings;
 use crate::cli::PromoteArgs;
 use crate::convert::PromoteReport;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Kind, Opt, Result};
 use crate::job::{FileReport, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::report::{Report, schema};
-use crate::text::{counted, path_text, quoted, shorten};
+use crate::text::{counted, path_text, shorten};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -39,12 +39,15 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
 
 /// Adds a remedy for codes to an error, because no option of this command leaves them out.
 fn explain_codes(error: Error) -> Error {
-    let remedy = match error.cause() {
-        Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
-        Kind::Codes { model: None, .. } => "tcast cast --force-codes casts codes as numbers".to_owned(),
-        _ => return error,
-    };
-    error.of(Kind::Refused).remedy(remedy)
+    let dequantize = error.advice().iter().find(|advice| matches!(advice, Advice::Run { .. })).cloned();
+    match (error.cause(), dequantize) {
+        (Kind::Codes, Some(dequantize)) => error.advised([dequantize]),
+        (Kind::Codes, None) => {
+            let options = [(Opt::FORCE_CODES, "")];
+            error.unadvised().run("cast", Some("".as_ref()), &options, "{} casts codes as numbers")
+        }
+        _ => error,
+    }
 }
 
 /// Returns the decision, its reason, and the possible losses of each input; then the losses in the outputs.

@@ -1,7 +1,8 @@
 //! Remedies for values that a job refuses: flags of the program, and rules for the tensors that have them.
 
+use super::remedies::flag;
 use crate::container::{Container, by_extension};
-use crate::error::Error;
+use crate::error::{Advice, Error, Opt};
 use crate::job::FailOn;
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
@@ -9,7 +10,7 @@ use crate::quant::{self, GGUF};
 use crate::report::{Report, TensorReport};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
-use crate::text::{as_glob, flag_with};
+use crate::text::as_glob;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -21,25 +22,28 @@ impl Report {
     pub(super) fn advised_refusal(&self, fail_on: &FailOn) -> Option<Error> {
         let refused = self.refused(fail_on);
         let is_any = !refused.is_empty();
-        is_any.then(|| self.refusal(&refused, fail_on).remedy(self.remedy(&refused, fail_on)))
+        is_any.then(|| self.advise(self.refusal(&refused, fail_on), &refused, fail_on))
     }
 
-    fn remedy(&self, refused: &[&TensorReport], fail_on: &FailOn) -> String {
+    fn advise(&self, mut error: Error, refused: &[&TensorReport], fail_on: &FailOn) -> Error {
         let mut deltas = refused.iter().filter_map(|tensor| tensor.delta.as_deref());
         if deltas.any(|figures| fail_on.refuses_delta(figures).next().is_some()) {
-            return "choose a wider type with --to, a scheme with more bits, or an unquantized model as the base"
-                .to_owned();
+            let say = "choose a wider type with {}, a scheme with more bits, or an unquantized model as the base";
+            return error.with(Opt::TO, say);
         }
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
             refused.iter().any(|tensor| tensor.met(fail_on).any(|condition| wanted(tensor, condition)))
         };
-        let mut remedies = Vec::new();
+        let mut clamping = Vec::new();
         if is_met(&|_, condition| condition == Condition::Lost(Loss::Wrapped)) {
-            remedies.push("clamp such values with --out-of-range saturate".to_owned());
+            clamping.push((Opt::OUT_OF_RANGE, "saturate".into()));
         }
         let is_clamped = |condition| matches!(condition, Condition::Lost(Loss::Infinite | Loss::Nan));
         if is_met(&|tensor, condition| tensor.quantized.is_none() && tensor.to.is_float8() && is_clamped(condition)) {
-            remedies.push("clamp such values with --saturate".to_owned());
+            clamping.push((Opt::SATURATE, "".into()));
+        }
+        if !clamping.is_empty() {
+            error = error.advise(Advice::With { options: clamping, say: "clamp such values with {}".into() });
         }
         let format = by_extension(&self.input).map(Container::format_info);
         let is_one_array = format.is_some_and(|format| format.holds_one);
@@ -49,16 +53,16 @@ impl Report {
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
             let name = if name.is_empty() && format.is_none_or(|format| format.holds_one) { &stem } else { name };
             if self.operator == Operator::Dequantize.name() {
-                return flag_with("--exclude", &as_glob(name)); // dequantize has no rules
+                return (Opt::EXCLUDE, as_glob(name)); // dequantize has no rules
             }
             // One rule for all experts of a layer.
             let layer = name.split_once(".experts.").filter(|_| self.is_quantized());
             let rule = layer.map(|(layer, _)| format!("{}.experts.*=keep", as_glob(layer)));
-            flag_with("--rule", &rule.unwrap_or_else(|| rule_to_keep(name)))
+            (Opt::RULE, rule.unwrap_or_else(|| rule_to_keep(name)))
         };
         let (mut seen, mut shown, mut more) = (HashSet::new(), Vec::new(), "");
         for set in self.together(refused) {
-            let mut rules: Vec<String> = set.into_iter().map(rule).collect();
+            let mut rules: Vec<(Opt, String)> = set.into_iter().map(rule).collect();
             rules.retain(|one| seen.insert(one.clone()));
             if more.is_empty() && (shown.is_empty() || shown.len() + rules.len() <= FEW) {
                 shown.append(&mut rules);
@@ -79,32 +83,36 @@ impl Report {
                 (true, 1) => "decode the tensor",
                 (true, _) => "decode the tensors",
             };
-            remedies.push(format!("{leave} with {}{more}", shown.join(" ")));
+            let options = shown.into_iter().map(|(option, value)| (option, value.into())).collect();
+            error = error.advise(Advice::With { options, say: format!("{leave} with {{}}{more}").into() });
         }
         if is_met(&|tensor, condition| !tensor.when_met(condition).is_empty()) {
-            remedies.push("cast the model to bfloat16 first, which has the range of float32".to_owned());
+            error = error.remedy("cast the model to bfloat16 first, which has the range of float32");
         }
         if is_met(&|tensor, condition| matches!(condition, Condition::Lost(_)) && tensor.when_met(condition).is_empty())
         {
-            remedies.push("choose a wider type".to_owned());
+            error = error.remedy("choose a wider type");
         }
         if fail_on.changed {
-            remedies.push(self.remedy_for_changes());
+            error = self.advise_on_changes(error);
         } else if self.is_quantized() {
-            remedies.push("choose a scheme with more bits or smaller groups".to_owned());
+            error = error.with(Opt::SCHEME, "choose a scheme with more bits or smaller groups");
         }
-        remedies.join(", or ")
+        error
     }
 
-    /// Returns the remedy of a run that allows no change: because of an option, or because it has no scheme.
-    fn remedy_for_changes(&self) -> String {
+    /// Adds the advice for a run that allows no change: because of an option, or because it has no scheme.
+    fn advise_on_changes(&self, error: Error) -> Error {
         let option = |name: &str| self.options.0.get(name).filter(|value| !value.is_null());
         let is_only_exact = option("only_exact").and_then(Value::as_bool).unwrap_or_default();
-        let quantize = "quantize the weights again with a scheme, such as --scheme q8_0";
+        let quantize = "quantize the weights again with a scheme, such as {}";
         match (option("scheme").is_some(), is_only_exact) {
-            (true, _) => "leave --only-exact out".to_owned(),
-            (false, false) => quantize.to_owned(),
-            (false, true) => format!("{quantize}, and leave --only-exact out"),
+            (true, _) => error.without(Opt::ONLY_EXACT),
+            (false, false) => error.with_value(Opt::SCHEME, "q8_0", quantize),
+            (false, true) => {
+                let only_exact = flag(Opt::ONLY_EXACT);
+                error.with_value(Opt::SCHEME, "q8_0", format!("{quantize}, and leave {only_exact} out"))
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use crate::cli::FileArgs;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, OutputRole, Result, Wanted};
+use crate::error::{Advice, Error, OTHER_FILE, Opt, Result};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::measure::distribution::{self, Histogram};
@@ -43,15 +43,10 @@ impl ReportFile {
         }
         if outputs.iter().any(|output| is_within(path, output)) {
             let error = Error::new("the report is, or is in, the output").in_file(path);
-            return Err(error.remedy("name another file with --report"));
+            return Err(error.with(Opt::REPORT, OTHER_FILE));
         }
         let destination = Destination::among(run, path, replace);
-        let destination = destination.map_err(|error| match error.cause() {
-            // Other parts may need a report that exists.
-            Kind::Exists { .. } => error.of(Kind::Exists { output: OutputRole::Report, is_replaceable: !is_part }),
-            Kind::Taken(_) => error.of(Kind::Taken(Wanted::Role(OutputRole::Report))),
-            _ => error,
-        })?;
+        let destination = destination.map_err(|error| about_report(error, !is_part))?;
         Ok(Self { destination, is_page })
     }
 
@@ -94,16 +89,17 @@ impl ReportFile {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<()> {
         self.destination.write(sync, write).map_err(|error| {
-            let remedy = match error.cause() {
-                Kind::NoSpace => "free some space, or name a report on another disk with --report",
-                Kind::Unwritable => "name a report in a folder that you can write to, with --report",
-                _ => "",
-            };
             let complete = is_published.then(|| "the output is complete; only its report is missing".to_owned());
-            let error = error.with_details(complete.into_iter().collect());
-            if remedy.is_empty() { error } else { error.of(Kind::System).remedy(remedy) }
+            about_report(error, true).with_details(complete.into_iter().collect())
         })
     }
+}
+
+/// Returns the error for a report in place of an output. Other parts of a conversion may need a report that exists.
+fn about_report(error: Error, is_replaceable: bool) -> Error {
+    let kept = error.advice().iter().filter(|advice| is_replaceable || !advice.sets(Opt::FORCE));
+    let advice: Vec<Advice> = kept.cloned().map(Advice::about_report).collect();
+    error.advised(advice)
 }
 
 /// Returns the exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.

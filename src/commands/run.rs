@@ -9,14 +9,13 @@ use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::convert::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Advice, Error, Opt, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, Measures, OpenOptions, PlannedOutput};
 use crate::options::{ModelOptions, Task, TensorOptions};
 use crate::progress::Observer;
 use crate::read::Model;
 use crate::select::Selection;
-use crate::text::quoted;
 use serde_json::Value;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
@@ -169,7 +168,9 @@ fn may_be_output(error: Error, inputs: &[PathBuf], file: &FileArgs, input: &Path
     let is_folder = || inputs[0].is_dir() && input.extension().is_none();
     let is_meant = is_last && file.output.is_none() && (container::by_extension(input).is_some() || is_folder());
     if is_meant && !input.exists() {
-        return error.remedy(format!("-o {}, if it is the output", quoted(input)));
+        let meant = Error::new("").with_value(Opt::OUTPUT, input, "{}, if it is the output");
+        let advice: Vec<Advice> = meant.advice().iter().chain(error.advice()).cloned().collect();
+        return error.advised(advice);
     }
     error
 }

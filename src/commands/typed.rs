@@ -6,7 +6,9 @@ use crate::cli;
 use crate::container::{Container, Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, Scheme};
+use crate::text::flag_with;
 use clap::Command;
+use clap::parser::ValueSource;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,38 @@ pub(super) fn several_types(value: &str) -> Option<Vec<&str>> {
 pub(super) fn is_quantized(model: &Path) -> bool {
     checkpoint::probe(model, &ReadOptions::on(1))
         .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
+}
+
+/// Returns the typed flags that another subcommand has too, with their values, but for some: each after a space. `None` if it
+/// lacks a flag that changes tensors. Flags that change no byte of the output are left out.
+pub(super) fn carried(subcommand: &str, except: &[&str]) -> Option<String> {
+    const NEUTRAL: [&str; 4] = ["quiet", "threads", "no-sync", "color"];
+    // Only about the types that a cast makes.
+    const OF_CASTS: [&str; 6] = ["saturate", "no-saturate", "round-mode", "out-of-range", "protect", "stats"];
+    let command = cli::command();
+    let line = cli::join_saturate(std::env::args_os());
+    let matches = command.clone().try_get_matches_from(line).ok()?;
+    let (name, matches) = matches.subcommand()?;
+    let (own, other) = (command.find_subcommand(name)?, command.find_subcommand(subcommand)?);
+    let mut flags = String::new();
+    for arg in own.get_arguments() {
+        let (id, Some(long)) = (arg.get_id().as_str(), arg.get_long()) else { continue };
+        let is_typed = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !is_typed || except.contains(&long) || NEUTRAL.contains(&long) {
+            continue;
+        }
+        match other.get_arguments().any(|arg| arg.get_long() == Some(long)) {
+            true if arg.get_action().takes_values() => {
+                for value in matches.get_raw(id).into_iter().flatten() {
+                    flags += &flag_with(&format!(" --{long}"), &value.to_string_lossy());
+                }
+            }
+            true => flags += &format!(" --{long}"),
+            false if OF_CASTS.contains(&long) => {}
+            false => return None,
+        }
+    }
+    Some(flags)
 }
 
 /// Command line with its subcommand.

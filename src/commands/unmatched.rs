@@ -143,6 +143,7 @@ pub(super) fn listed(text: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::remedies::remedy;
     use super::*;
 
     const NAMES: &[&str] = &["model.norm.weight", "model.layers.0.mlp.up_proj.weight", "lm_head.weight"];
@@ -151,7 +152,7 @@ mod tests {
     fn expect(selection: &Selection, expected: &[(&str, &str)]) {
         let found: Vec<(String, String)> = unmatched(selection, NAMES)
             .iter()
-            .map(|error| (error.to_string(), error.remedy_text().unwrap_or_default().to_owned()))
+            .map(|error| (error.to_string(), remedy(error).unwrap_or_default()))
             .collect();
         let found: Vec<(&str, &str)> = found.iter().map(|(what, remedy)| (&**what, &**remedy)).collect();
         assert_eq!(found, expected);

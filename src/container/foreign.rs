@@ -1,6 +1,6 @@
 //! Files that people mistake for tensor files, recognized by their names and first bytes.
 
-use crate::error::{Blocker, Error};
+use crate::error::Error;
 use crate::io::output::directory_of;
 use crate::text::{quoted, shorten};
 use std::ops::Range;
@@ -116,7 +116,7 @@ pub(super) fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
         let error = Error::new(*what);
         return Some(match path.extension() {
             Some(extension) if *what == GZIP && extension == "gz" => {
-                error.with_blocker(Blocker::Compressed(path.to_owned()))
+                error.remedy(format!("gunzip -k {}", quoted(path)))
             }
             _ => error.remedy(*remedy),
         });
@@ -141,7 +141,7 @@ pub(super) fn text_of(first: &[u8]) -> Option<&str> {
 fn foreign_text(text: &str, path: &Path) -> Error {
     if POINTERS.iter().any(|pointer| text.starts_with(pointer)) {
         let error = Error::new("is a git-lfs pointer, not the file itself");
-        return error.with_blocker(Blocker::Pointer(path.to_owned()));
+        return error.remedy(format!("git -C {} lfs pull", quoted(directory_of(path))));
     }
     let lower = text.to_ascii_lowercase();
     if let Some((_, what, remedy)) = TEXTS.iter().find(|(start, ..)| lower.as_bytes().starts_with(start)) {

@@ -3,8 +3,9 @@
 use super::foreign::{DIVIDED_TENSORS, distributed_part, divided_tensors, foreign_format, is_tar, tar};
 use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, GGUF, PickleFacts, ReadOptions, WrittenFiles, by_extension, known_formats, npz};
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::move_file;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -193,7 +194,7 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
             let error = Error::new(message).in_file(path);
             Err(match fs::symlink_metadata(&name) {
                 Ok(_) => error.remedy(format!("give it a free name that ends in .{extension}")),
-                Err(_) => error.with_blocker(Blocker::Extension { file: path.to_owned(), name }),
+                Err(_) => error.remedy(move_file(path, &name)),
             })
         }
         _ => Ok(()),

@@ -55,7 +55,7 @@ pub use {
 };
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
 use layout::too_long;
 use std::path::Path;
@@ -304,5 +304,5 @@ fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Containe
         let info = other.format_info();
         can_hold(other) && info.can_be_made() && !(are_several && info.holds_one)
     });
-    if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {able}")) }
+    if able.is_empty() { error } else { error.with(Opt::OUTPUT, format!("name an output that ends in {able}")) }
 }

@@ -4,7 +4,7 @@ use super::reader::Streamed;
 use super::text::TextForm;
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::kernel::Storage;
 use crate::text::shorten;
 use std::borrow::Cow;
@@ -66,7 +66,7 @@ impl Tensor {
     pub(crate) fn refusal(&self) -> Error {
         if let Elements::Blocks(format) = self.elements {
             let what = format!("holds codes and scales in blocks of {}, and no values", format.name);
-            return Error::new(what).of(Kind::InBlocks);
+            return Error::new(what).in_blocks();
         }
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
         let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {

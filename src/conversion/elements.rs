@@ -2,7 +2,7 @@
 
 use crate::container::position;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Counts, Firsts, Printer, Storage, Texts};
 
 /// Receiver of a piece of a conversion: source, result, and number of elements so far.
@@ -30,7 +30,9 @@ impl NamedElements<'_> {
     }
 
     pub(super) fn out_of_range(&self, index: u64, value: &str, to: Dtype) -> Error {
-        self.error(index, &format!("{value} is out of range for {to}")).of(Kind::OutOfRange)
+        self.error(index, &format!("{value} is out of range for {to}"))
+            .with_value(Opt::OUT_OF_RANGE, "saturate", "choose {}")
+            .with_value(Opt::OUT_OF_RANGE, "wrap", "choose {} to convert such values")
     }
 }
 

@@ -3,7 +3,7 @@
 use super::elements::{Findings, NamedElements, PieceSink, dirty, first_bad, text_of};
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::kernel::{Condition, First, Firsts, NotANumber, Parser, Printer, Storage, Texts};
 use crate::text::shorten;
 
@@ -156,7 +156,7 @@ pub(super) fn parse(
         let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
             let text = shorten(&String::from_utf8_lossy(texts.get(index)));
             let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
-            elements.error(start + index as u64, &format!("'{text}' is {what}")).of(Kind::Unconvertible)
+            elements.error(start + index as u64, &format!("'{text}' is {what}")).unconvertible()
         })?;
         let watched = watched.iter().copied();
         let open = watched.filter(|condition| lost[*condition] > 0 && found.firsts.of(*condition).is_none());

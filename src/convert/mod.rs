@@ -13,7 +13,7 @@ pub(crate) use measured::measure;
 pub use promote::{PromoteReport, PromotedTensor, common_type, promote};
 
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
 use crate::measure::compare::{self, DiffOptions, DiffReport};
@@ -316,7 +316,7 @@ pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
     match options.to.filter(|to| !to.is_weight()) {
         Some(to) => {
             let error = Error::usage(format!("weights are decoded to bfloat16, float16 or float32, not to {to}"));
-            Err(error.remedy("decode to one of these, and cast the result"))
+            Err(error.with(Opt::TO, "decode to one of these, and cast the result"))
         }
         None => Ok(()),
     }
@@ -337,12 +337,17 @@ pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOpt
     let is_for_gguf = options.is_gguf() && !source.is_gguf(); // whose planner names another remedy
     if let Some(tensor) = source.update_of_other_model().filter(|_| !is_for_gguf) {
         let error = Error::new("is an adapter of another model, and loaders take its tensors for values");
-        return Err(error.in_file(&source.path).in_tensor(tensor).of(Kind::Adapter));
+        return Err(error.in_file(&source.path).in_tensor(tensor).run(
+            "cast",
+            None,
+            &[(Opt::TO, "bfloat16")],
+            "cast it: {}",
+        ));
     }
     let probed = Model::probe(source);
     match probed.found.is_undecoded {
         true if options.force_codes => Ok(probed.into_values()),
-        is_undecoded => probed.checked().map_err(|error| if is_undecoded { error.of(Kind::Undecoded) } else { error }),
+        is_undecoded => probed.checked().map_err(|error| if is_undecoded { error.forcing_codes() } else { error }),
     }
 }
 

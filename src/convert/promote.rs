@@ -3,7 +3,7 @@
 use super::{Settings, reported, unwritten};
 use crate::container::checkpoint::{Checkpoint, no_tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::identity::Files;
 use crate::job::{self, Job, OpenOptions, Publish};
 use crate::operator::promote::{self, Decision, PromoteInput, PromoteRule};
@@ -129,7 +129,9 @@ impl Settings<'_> {
         let folder = sources.iter().find(|source| source.folder.is_some());
         if let (Some(folder), 2.., Some(_)) = (folder, sources.len(), output) {
             let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
-            return Err(error.remedy("leave the other inputs out, and name the tensors of the folder"));
+            return Err(
+                error.with(Opt::TENSOR, "leave the other inputs out, and name the tensors of the folder with {}")
+            );
         }
         check(&sources)?;
         let (inputs, Decision { dtype, rule }) = decide(operands(inputs, &sources, options)?, sources.len(), options)?;
@@ -197,7 +199,7 @@ fn decide(
     let decision = promote::promote(&inputs.collect::<Vec<_>>(), &options.attributes)?;
     if options.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
         let what = format!("saturate is for float8 types, and the common one is {}", decision.dtype);
-        return Err(Error::usage(what).without("saturate"));
+        return Err(Error::usage(what).without(Opt::SATURATE));
     }
     for operand in &mut operands {
         operand.can_lose = !decision.dtype.holds(operand.dtype);

@@ -15,7 +15,7 @@ mod pieces;
 mod queue;
 mod worker;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
 use crate::lora::DeltaFigures;
@@ -157,11 +157,11 @@ fn steps_in<'s, 'a>(plan: &'s Plan<'a>, piece: &'s [PiecePart]) -> impl Iterator
 fn check_order(plan: &Plan) -> Result<()> {
     if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc().is_some()) {
         let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");
-        return Err(error.remedy("name a file, or an output that ends in .safetensors"));
+        return Err(error.with(Opt::OUTPUT, "name a file, or an output that ends in .safetensors"));
     }
     if plan.steps.iter().any(|step| step.quantization().is_some()) {
         let error = Error::new("codes and scales are written side by side, and a pipe takes bytes in order only");
-        return Err(error.remedy("name a file"));
+        return Err(error.with(Opt::OUTPUT, "name a file"));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! another one writing leaves its results to it, and converts the next piece meanwhile. Pieces that are only copied do
 //! not come here: a thread writes each from where it is mapped.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::io::sink::Sink;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,7 +32,12 @@ impl PieceResults {
             _ => self.runs.push((target.start, len)),
         }
         if let Some(more) = place.end.checked_sub(self.bytes.len()) {
-            self.bytes.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::NoMemory))?;
+            self.bytes.try_reserve(more).map_err(|_| {
+                Error::new("out of memory")
+                    .of(Kind::System)
+                    .with(Opt::THREADS, "use fewer threads with {}")
+                    .remedy("end programs that take much memory")
+            })?;
             self.bytes.resize(place.end, 0);
         }
         self.filled = place.end;
@@ -192,7 +197,7 @@ mod tests {
     #[test]
     fn results_without_memory_are_an_error_of_their_kind() {
         let error = PieceResults::default().reserve(&(0..1 << 62)).unwrap_err();
-        assert!(matches!(error.cause(), Kind::NoMemory) && error.to_string() == "out of memory");
+        assert!(error.kind() == crate::error::ErrorKind::Io && error.to_string() == "out of memory");
     }
 
     #[test]

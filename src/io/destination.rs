@@ -4,8 +4,8 @@ use super::identity::Files;
 use super::in_use::check_not_in_use;
 use super::open::unwritable;
 use super::path::{directory_of, ends_in_separator, follow_links, steps};
-use crate::error::{self, Error, Result};
-use crate::text::{quoted, size};
+use crate::error::{ELSEWHERE, Error, OTHER_FILE, Opt, Result};
+use crate::text::{make_folder, quoted, size};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Destination {
 
     /// Checks an output like [`Destination::new`]; `replace` allows an existing file at `path`, and the output must also differ from all other files of a run.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
-        let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
+        let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).with(Opt::OUTPUT, remedy));
         if ends_in_separator(path) {
             return refuse("the output is named as a directory", "name a file in it");
         }
@@ -52,12 +52,14 @@ impl Destination {
         }
         match descriptor(path) {
             Some(1) => {
-                files.write_open(path, &standard_output(path)?).map_err(|error| error.remedy("name another file"))?;
+                files
+                    .write_open(path, &standard_output(path)?)
+                    .map_err(|error| error.with(Opt::OUTPUT, "name another file"))?;
                 return Ok(Self::at(path, OutputKind::Stream));
             }
             Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
                 let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
-                return Err(error.of(error::Kind::Taken(error::Wanted::Stream)));
+                return Err(error.with_value(Opt::OUTPUT, "-", "write to standard output with {}, and redirect that"));
             }
             _ => {}
         }
@@ -70,7 +72,7 @@ impl Destination {
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             return refuse("the output is a directory", "name a file in it");
         }
-        files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
+        files.write(path).map_err(|error| error.with(Opt::OUTPUT, "name another file"))?; // before any advice to replace it
         if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
             return Err(exists(path));
         }
@@ -132,7 +134,7 @@ pub(crate) fn elsewhere(path: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn exists(path: &Path) -> Error {
-    Error::new("the output exists already").of(error::Kind::exists(error::OutputRole::File)).in_file(path)
+    Error::new("the output exists already").existing(OTHER_FILE).in_file(path)
 }
 
 /// Refuses `len` bytes that do not fit on the disk of a folder.
@@ -141,7 +143,7 @@ pub(crate) fn check_space(folder: &Path, len: u64) -> Result<()> {
         Some(available) if available < len => {
             let (needed, available) = (size(len), size(available));
             let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
-            Err(error.of(error::Kind::NoSpace))
+            Err(error.no_space())
         }
         _ => Ok(()), // if the file system does not say, writing shows it
     }
@@ -154,23 +156,22 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
-    let taken = |message: &str, wanted| Err(Error::new(message).in_file(output).of(error::Kind::Taken(wanted)));
+    let taken = |message: &str| Error::new(message).in_file(output);
     if let Some((_, address)) = output.to_str().and_then(|text| text.split_once("://")) {
         let name = Path::new(address).file_name().map_or("output".into(), PathBuf::from);
-        return taken("is an address, and tcast writes only files of this machine", error::Wanted::At(name));
+        let error = taken("is an address, and tcast writes only files of this machine");
+        return Err(error.with_value(Opt::OUTPUT, name, ELSEWHERE));
     }
     if let Some(home) = in_home(output) {
-        return taken(
-            "the output's directory does not exist: a shell expands ~ only outside of quotes",
-            error::Wanted::At(home),
-        );
+        let error = taken("the output's directory does not exist: a shell expands ~ only outside of quotes");
+        return Err(error.with_value(Opt::OUTPUT, home, ELSEWHERE));
     }
     if let Some(file) = folder.ancestors().find(|path| fs::symlink_metadata(path).is_ok()).filter(|path| !path.is_dir())
     {
-        return taken(&format!("{} is not a directory", quoted(file)), error::Wanted::Any);
+        let error = taken(&format!("{} is not a directory", quoted(file)));
+        return Err(error.with(Opt::OUTPUT, "name another output with {}"));
     }
-    let error = Error::new("the output's directory does not exist").in_file(output);
-    Err(error.with_blocker(error::Blocker::NoFolder(folder.to_owned())))
+    Err(taken("the output's directory does not exist").remedy(make_folder(folder)))
 }
 
 /// Expands `~/x` like a shell, if no folder is named `~`.

@@ -1,5 +1,6 @@
 //! Files: inputs mapped read-only, outputs that appear whole or not at all, and a check that no file is both.
 
+pub(crate) mod advice;
 #[cfg(target_os = "linux")]
 mod cache_state;
 mod destination;

@@ -1,7 +1,7 @@
 //! Targets of results: an output, or an existing file that is compared.
 
 use super::map::MappedFile;
-use crate::error::{Error, Kind, OutputRole, Result};
+use crate::error::{Error, OTHER_FOLDER, Result};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -81,9 +81,7 @@ impl Sink for ExistingFile<'_> {
                 return Ok(());
             }
         }
-        Err(Error::new("holds other bytes than this command writes")
-            .of(Kind::exists(OutputRole::Folder))
-            .in_file(self.path()))
+        Err(Error::new("holds other bytes than this command writes").existing(OTHER_FOLDER).in_file(self.path()))
     }
 
     fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {

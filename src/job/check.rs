@@ -7,7 +7,7 @@ use crate::container::WrittenFiles;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::lora::Merges;
 use crate::operator::Operator;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
@@ -137,12 +137,12 @@ fn check_adapters(source: &Checkpoint, output: &dyn Container) -> Result<()> {
     let wrong = source.shards.iter().find(|shard| shard.container.format_info().is_changed_only());
     if let Some(shard) = wrong {
         let error = Error::usage("is an ONNX model, into which no adapters are merged").in_file(shard.path());
-        return Err(error.without("lora"));
+        return Err(error.without(Opt::LORA));
     }
     if !output.is(container::SHARDS) && !output.is(container::GGUF) {
         let extension = output.format_info().extension;
         let error = Error::usage(format!("no adapters are merged into .{extension} files"));
-        return Err(error.remedy("name a .safetensors file, a .gguf file or a folder").without("lora"));
+        return Err(error.with(Opt::OUTPUT, "name a .safetensors file, a .gguf file or a folder").without(Opt::LORA));
     }
     Ok(())
 }
@@ -172,7 +172,7 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
         names => format!("; copied: {names}"),
     };
     let error = Error::new(format!("no tensor becomes {to}, so the output has no name of its own{copied}"));
-    Err(error.of(Kind::Unnamed(Wanted::Any)))
+    Err(error.of(Kind::Usage).with(Opt::OUTPUT, "name the output with {}"))
 }
 
 /// Refuses a new name for a tensor in a format without names.
@@ -186,7 +186,7 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     let Some(name) = source.names().find(is_renamed) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
     let formats = container::formats(|format| format.format_info().has_names && format.format_info().can_be_made());
-    Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))
+    Err(error.in_tensor(name).with(Opt::OUTPUT, format!("name an output that ends in {formats}")).without(Opt::RENAME))
 }
 
 /// Reports contents of the source that the output will lack.

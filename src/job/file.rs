@@ -5,12 +5,13 @@ use super::output::{OutputPlace, PlannedOutput};
 use super::{IfExists, Job, Publish, place};
 use crate::container;
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Blocker, Error, ErrorKind, Kind, OutputRole, Result, Wanted};
+use crate::error::{A_FOLDER, ELSEWHERE, Error, ErrorKind, Kind, OTHER_FILE, OTHER_FOLDER, Opt, Result};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, elsewhere};
 use crate::plan::{GgufTask, Plan, Spread};
 use crate::progress::Observer;
 use crate::read::Model;
+use crate::text::remove_files;
 use std::path::Path;
 
 /// Finds the place of a file, and plans its contents.
@@ -65,7 +66,7 @@ fn find_data_place(
     let Some(first) = first else { return Ok(None) };
     let refuse = |path: &Path| {
         let error = Error::new("the elements of the model go to a file beside it, and it is not a file itself");
-        Err(error.in_file(path).remedy("name a file"))
+        Err(error.in_file(path).with(Opt::OUTPUT, "name a file"))
     };
     if !first.keeps() {
         return refuse(first.path());
@@ -75,17 +76,17 @@ fn find_data_place(
         Error::new(what).in_file(path)
     };
     if let Some(file) = elsewhere(first.path()) {
-        return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
+        return Err(leads_elsewhere(first.path()).with_value(Opt::OUTPUT, file, ELSEWHERE));
     }
     if elsewhere(path).is_some() {
-        return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::FILE)));
+        return Err(leads_elsewhere(path).remedy(remove_files(&[path])).with(Opt::OUTPUT, OTHER_FILE));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || error.kind() != ErrorKind::Exists {
             return error;
         }
         let error = Error::new("exists already, but the model that would refer to it does not").in_file(path);
-        error.remedy("remove it").of(Kind::Taken(Wanted::FILE))
+        error.remedy("remove it").with(Opt::OUTPUT, OTHER_FILE)
     })?;
     if data.keeps() { Ok(Some(data)) } else { refuse(path) }
 }
@@ -93,17 +94,18 @@ fn find_data_place(
 /// Refuses options that are only for folders of shards.
 fn check_alone(job: &Job, source: &Checkpoint, output: &Path) -> Result<()> {
     let (option, what) = match (job.partition, job.resume) {
-        (Some(_), _) => ("part", "only folders of shards are written in parts, and the output is one file"),
-        (None, true) => ("resume", "only folders of shards can be continued, and the output is one file"),
+        (Some(_), _) => (Opt::PART, "only folders of shards are written in parts, and the output is one file"),
+        (None, true) => (Opt::RESUME, "only folders of shards can be continued, and the output is one file"),
         (None, false) => return Ok(()),
     };
-    let error = Error::new(what).without(option).in_file(output);
+    let error = Error::usage(what).in_file(output);
     // Without a size, only the tensors of a folder are divided.
     Err(match place::container(job, source, output)?.format_info().extension {
-        _ if source.folder.is_some() => error.of(Kind::Unnamed(Wanted::FOLDER)),
-        "safetensors" => error.of(Kind::Undivided),
-        _ => error.of(Kind::Usage),
-    })
+        _ if source.folder.is_some() => error.with(Opt::OUTPUT, A_FOLDER),
+        "safetensors" => error.with(Opt::MAX_SHARD_SIZE, "add {}, which divides the output into shards"),
+        _ => error,
+    }
+    .without(option))
 }
 
 /// Returns the destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.
@@ -114,23 +116,23 @@ fn find_place(job: &Job, output: &Path, files: &mut Files) -> Result<Option<Dest
     }
     let has_folder = output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists());
     if job.dry_run && !has_folder && !is_named {
-        files.write(output).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
+        files.write(output).map_err(|error| error.with(Opt::OUTPUT, OTHER_FOLDER))?;
         return Ok(None);
     }
     let destination = Destination::among(files, output, job.existing == IfExists::Replace);
     let destination = destination.map_err(|error| match error.cause() {
-        Kind::Exists { .. } if !is_named && job.output.is_some() => error.of(Kind::exists(OutputRole::Folder)),
+        Kind::Exists if !is_named && job.output.is_some() => error.unadvised().existing(OTHER_FOLDER),
         _ => error,
     })?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
-        return Err(error.remedy("name a file").without("hash"));
+        return Err(error.with(Opt::OUTPUT, "name a file").without(Opt::HASH));
     }
     if !job.fail_on.is_empty() && !job.dry_run && !destination.keeps() {
         let what = "is not a file, so the output cannot be undone if a value is refused at the end";
-        let error = Error::new(what).in_file(output).remedy("name a file");
+        let error = Error::new(what).in_file(output).with(Opt::OUTPUT, "name a file");
         // A GGUF file never has values that became infinite, whatever the options are.
-        return Err(if job.format().is_some() { error } else { error.without("fail_on") });
+        return Err(if job.format().is_some() { error } else { error.without(Opt::FAIL_ON) });
     }
     Ok(Some(destination))
 }

@@ -29,7 +29,7 @@ pub(crate) use output::PlannedOutput;
 use crate::container;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
-use crate::error::{Error, ErrorKind, Kind, Result};
+use crate::error::{Error, ErrorKind, Kind, Opt, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
 use crate::lora;
@@ -92,7 +92,7 @@ pub(crate) fn open(
                     ExpertForm::Stacked => "has no experts that are stored one by one",
                     ExpertForm::Single => "has no stacks of experts",
                 };
-                return Err(Error::usage(what).in_file(input).without("experts"));
+                return Err(Error::usage(what).in_file(input).without(Opt::EXPERTS));
             }
             let source = match &mut choice {
                 Some(choice) => choice.apply(source)?,

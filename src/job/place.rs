@@ -4,7 +4,8 @@ use super::{Job, Publish};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
-use crate::error::{Error, Intended, Kind, Result, Wanted};
+use crate::error::{A_FOLDER, ELSEWHERE, Error, ErrorKind, Kind, OTHER_FOLDER, Opt, Result};
+use crate::io::advice::give_whole;
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, ends_in_separator, is_standard_output};
 use crate::operator::Operator;
@@ -29,16 +30,14 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[&Checkpoint]) -> Re
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
         let error = Error::new("is not a folder, and the outputs of several inputs go into one").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, A_FOLDER));
     }
     let is_known = !is_named_as_folder(output) && names_a_format(output);
     if is_known || is_named_as_file(output) {
         let error = Error::new("is named as a file, and the outputs of several inputs go into a folder");
-        let error = error.in_file(output).of(Kind::Unnamed(Wanted::At(output.join(""))));
-        return Err(match common_folder(inputs) {
-            Some(folder) => error.intending(Intended::Whole(folder.to_owned())),
-            None => error,
-        });
+        let error = error.in_file(output).of(Kind::Usage);
+        let error = common_folder(inputs).map(give_whole).into_iter().fold(error, Error::remedy);
+        return Err(error.with_value(Opt::OUTPUT, output.join(""), "for a folder of that name: {}"));
     }
     Ok(Some(output))
 }
@@ -64,13 +63,13 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[&Checkpoint]) -> Result<Option<
         }
         _ if is_stream => {
             let error = Error::new("several outputs cannot go to standard output").in_file(output);
-            return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+            return Err(error.of(Kind::Usage).with(Opt::OUTPUT, A_FOLDER));
         }
         _ => {}
     }
     if output.exists() && !output.is_dir() {
         let error = Error::new("is not a folder, and the outputs go into one").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, A_FOLDER));
     }
     Ok(Some(output))
 }
@@ -94,7 +93,7 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
     }
     let Some(label) = job.label.or(job.task.label()) else {
         let error = Error::new("without a type the output has no name of its own");
-        return Err(error.of(Kind::Unnamed(Wanted::Any)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, "name the output with {}"));
     };
     let is_file = job.task.max_shard_size().is_none() && (!source.is_folder() || job.format().is_some());
     let output = match &source.folder {
@@ -106,9 +105,9 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
     let beside = if is_file { beside_input(&source.path, output) } else { return Ok(output) };
     // Several shards are converted together, in their folder.
-    beside.map_err(|error| match error.cause() {
-        Kind::Taken(_) if !is_only => {
-            error.of(Kind::System).intending(Intended::Whole(directory_of(&source.path).into()))
+    beside.map_err(|error| match error.kind() {
+        ErrorKind::Refused if !is_only => {
+            error.advised([]).of(Kind::System).remedy(give_whole(directory_of(&source.path)))
         }
         _ => error,
     })
@@ -127,12 +126,12 @@ fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> 
     name.push(if is_snapshot { label.as_ref() } else { output.file_name().unwrap_or_default() });
     let here = fs::canonicalize(".").unwrap_or_default();
     let elsewhere = if cached_repository(&here).is_some() { env::home_dir() } else { Some(".".into()) };
-    let wanted = match elsewhere {
-        Some(folder) if is_only => Wanted::At(folder.join(name)),
-        _ => Wanted::FOLDER,
-    };
     let message = "the output would be in a cache of Hugging Face, which deletes files that it did not download";
-    Err(Error::new(message).of(Kind::Taken(wanted)))
+    let error = Error::new(message);
+    Err(match elsewhere {
+        Some(folder) if is_only => error.with_value(Opt::OUTPUT, folder.join(name), ELSEWHERE),
+        _ => error.with(Opt::OUTPUT, OTHER_FOLDER),
+    })
 }
 
 /// Name of the folder in which a cache of Hugging Face keeps the revisions of a repository.
@@ -154,7 +153,7 @@ pub(super) fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result
     let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && !is_file && job.format().is_none();
     if !is_folder && source.base.is_some() {
         let error = Error::new("is one file, which has no place for the config").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, A_FOLDER));
     }
     if !is_folder {
         return Ok(false);
@@ -164,7 +163,7 @@ pub(super) fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result
     }
     if is_file {
         let error = Error::new("is one file, and shards of a limited size go into a folder").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, A_FOLDER));
     }
     Ok(true)
 }
@@ -177,19 +176,19 @@ pub(super) fn container(job: &Job, source: &Checkpoint, output: &Path) -> Result
         _ if !job.names(output) => Ok(given),
         Some(target) if job.format().is_some_and(|format| extension(format) != extension(target)) => {
             let error = Error::new(format!("the output is a .{} file", extension(given))).in_file(output);
-            Err(error.remedy(format!("name an output that ends in .{}", extension(given))))
+            Err(error.with(Opt::OUTPUT, format!("name an output that ends in .{}", extension(given))))
         }
         Some(target) if target.format_info().is_changed_only() && extension(target) != extension(given) => {
             let message =
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
-            Err(Error::new(message).in_file(output).remedy(other_format(job, source)))
+            Err(Error::new(message).in_file(output).with(Opt::OUTPUT, other_format(job, source)))
         }
         Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, source, output)),
         Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format().is_none() => {
             let error = Error::new(format!("{} makes no .gguf files", job.operator().name())).in_file(output);
             Err(match job.operator() {
-                Operator::Dequantize => error.of(Kind::NoGguf),
-                _ => error.remedy(other_format(job, source)),
+                Operator::Dequantize => error.run("quantize", Some("".as_ref()), &[], "{} makes .gguf files"),
+                _ => error.with(Opt::OUTPUT, other_format(job, source)),
             })
         }
         Some(target) => Ok(target),
@@ -201,7 +200,13 @@ pub(super) fn container(job: &Job, source: &Checkpoint, output: &Path) -> Result
 /// Refuses an output that tcast named after its input, if that is a file of an input, or another output of the run.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
     let (is_in_folder, has_typed_names) = (job.output.is_some(), job.publish == Publish::Each);
-    files.check_unread(output).map_err(|error| error.of(Kind::Collision { is_in_folder, has_typed_names }))?;
+    files.check_unread(output).map_err(|error| match (is_in_folder, has_typed_names) {
+        (false, _) => error.with(Opt::OUTPUT, "name the output, or a folder for several outputs, with {}"),
+        (true, true) => {
+            error.with(Opt::OUTPUT, OTHER_FOLDER).remedy("leave it out: then the type is in the names of the outputs")
+        }
+        (true, false) => error.with(Opt::OUTPUT, OTHER_FOLDER),
+    })?;
     files.check_unwritten(output).map_err(|error| match job.publish {
         Publish::Each => error.remedy("convert one of these inputs in a run of its own, to another place"),
         Publish::Together => error.remedy("rename one of the inputs"),
@@ -231,7 +236,7 @@ fn is_named_as_folder(output: &Path) -> bool {
 }
 
 fn unknown_format(job: &Job, source: &Checkpoint, output: &Path) -> Error {
-    Error::new("tcast writes no format of this extension").in_file(output).remedy(other_format(job, source))
+    Error::new("tcast writes no format of this extension").in_file(output).with(Opt::OUTPUT, other_format(job, source))
 }
 
 /// Returns the remedy for an output in a format that cannot hold the tensors of an input.
@@ -259,7 +264,8 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     let is_of_system = SYSTEM.iter().any(|system| whole.starts_with(system)) && !whole.starts_with("/dev/shm");
     if is_of_system || descriptor(input).is_some() {
         let error = Error::new("the output cannot be in the folder of the input").in_file(input);
-        return Err(error.of(Kind::Unnamed(Wanted::Stream)));
+        let error = error.of(Kind::Usage).with_value(Opt::OUTPUT, "FILE", "name the output: {}");
+        return Err(error.with_value(Opt::OUTPUT, "-", "{} for standard output"));
     }
     check_joins_none(folder, &output).map_err(|error| error.in_file(input))?;
     Ok(output)
@@ -280,7 +286,7 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     let elsewhere = std::iter::once(elsewhere.clone()).chain(numbered).find(is_free).unwrap_or_default();
     let message =
         format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
-    Err(Error::new(message).of(Kind::Taken(Wanted::At(elsewhere))))
+    Err(Error::new(message).with_value(Opt::OUTPUT, elsewhere, ELSEWHERE))
 }
 
 /// Returns the path with the input's own name in the folder of outputs.
@@ -334,7 +340,7 @@ fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
     let named = named(folder)?;
     let Some(name) = named.file_name() else {
         let error = Error::new("the folder has no name for the output").in_file(folder);
-        return Err(error.of(Kind::Unnamed(Wanted::Any)));
+        return Err(error.of(Kind::Usage).with(Opt::OUTPUT, "name the output with {}"));
     };
     let mut name = name.to_owned();
     name.push("-");

@@ -3,7 +3,7 @@
 
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::plan::{OTHER_NAME, Operation, Planned, Step, name_instead_of};
 use crate::quant::{CheckpointInfo, Problem, StoredTensor, contradictions, is_named_as_part};
 
@@ -49,7 +49,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     let what = format!("tcast could not decode the output: {}", error.message());
     let error = Error::new(what).in_tensor(step.source_name()).in_file(step.sources[0].files[0].path());
     if kept.is_none() {
-        return Err(error.of(Kind::Unconvertible));
+        return Err(error.unconvertible());
     }
     if step.name() != step.source_name() {
         return Err(error.remedy(OTHER_NAME));
@@ -59,7 +59,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     renamed[at].name = &other;
     let is_solved = !look(&renamed).iter().any(|problem| problem.tensors.contains(&at));
     let is_free = !tensors.iter().any(|tensor| tensor.name == other);
-    Err(error.of(if is_solved && is_free { Kind::Misnamed(other.into()) } else { Kind::Unstorable }))
+    Err(if is_solved && is_free { error.renaming(step.source_name(), &other) } else { error.unstorable() })
 }
 
 /// Returns the bytes of a tensor that describes others.

@@ -39,7 +39,7 @@ pub(crate) use summary::AdapterSummary;
 pub(crate) use summary::{MappedModule, changed};
 pub(crate) use survival::{DeltaFigures, SurvivalTally, Survivors};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::options::AdapterOption;
 use crate::progress::LoraNote;
 use crate::read::Model;
@@ -133,5 +133,6 @@ impl Merges {
 /// Returns the error for a weight whose changes a conversion cannot make.
 pub(crate) fn unmerged() -> Error {
     let error = Error::new("adapters change it, and this conversion does not merge them into such a weight");
-    error.of(Kind::UnusedAdapter)
+    let say = "merge the adapters first with {}, and convert the result";
+    error.of(Kind::UnusedAdapter).run("cast", None, &[(Opt::LORA, "ADAPTER")], say)
 }

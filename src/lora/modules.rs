@@ -9,7 +9,7 @@ use super::merge::{Decompose, How, WeightChange};
 use super::names::{BaseNames, MergePlace, NameRule};
 use super::summary::{AdapterSummary, MappedModule};
 use super::tied::TiedWeights;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::progress::LoraNote;
 use crate::read::Model;
 use crate::select::experts::ModelFacts;
@@ -515,5 +515,8 @@ pub(super) fn unmatched(all: usize, names: &[String], adapter: &Adapter, base: &
         shorten(example),
         shorten(base.example().unwrap_or_default()),
     );
-    Error::new(what).in_file(&adapter.path).of(Kind::UnmatchedAdapter)
+    Error::new(what)
+        .in_file(&adapter.path)
+        .remedy("take the base of the adapter")
+        .with(Opt::ALLOW_UNMATCHED, "leave such tensors out with {}")
 }

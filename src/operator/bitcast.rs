@@ -1,7 +1,7 @@
 //! ONNX BitCast: the same bits as another type.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 
 /// True if BitCast-26, the only version, accepts a type: all ONNX types except text and float6.
 pub(crate) fn takes(dtype: Dtype) -> bool {
@@ -30,13 +30,14 @@ pub fn check(source: Dtype, target: Dtype) -> Result<()> {
     Err(if fitting.is_empty() {
         error.remedy(format!("no other type has {from} bits"))
     } else {
-        error.remedy(format!("choose one of {from} bits: {}", fitting.join(", ")))
+        error.with(Opt::TO, format!("choose one of {from} bits: {}", fitting.join(", ")))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Advice;
 
     #[test]
     fn the_25_types_of_bitcast_26_are_taken() {
@@ -54,8 +55,11 @@ mod tests {
         }
         let error = check(Dtype::Float64, Dtype::Float32).unwrap_err();
         assert_eq!(error.to_string(), "float64 has 64 bits and float32 has 32: a bitcast keeps the width");
-        assert_eq!(error.remedy_text(), Some("choose one of 64 bits: int64, uint64, complex64"));
+        assert_eq!(
+            error.advice(),
+            Error::new("").with(Opt::TO, "choose one of 64 bits: int64, uint64, complex64").advice()
+        );
         let error = check(Dtype::Complex128, Dtype::Int64).unwrap_err();
-        assert_eq!(error.remedy_text(), Some("no other type has 128 bits"));
+        assert_eq!(error.advice(), [Advice::Say("no other type has 128 bits".into())]);
     }
 }

@@ -2,7 +2,7 @@
 //! kernels.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::kernel::{OutOfRange, RoundMode, Rules};
 use serde::{Serialize, Serializer};
 use std::str::FromStr;
@@ -64,10 +64,12 @@ impl Opset {
         let (version, first) = match first {
             Some(first) if first <= self.0 => return Ok(()),
             Some(first) => (self.version(), first),
-            None => return Err(Error::new(format!("no version of Cast has {what}")).without("opset")),
+            None => return Err(Error::new(format!("no version of Cast has {what}")).without(Opt::OPSET)),
         };
         let error = Error::new(format!("Cast-{version} has no {what}: Cast-{first} is the first with it"));
-        Err(error.remedy(format!("choose opset {first} or higher")).without("opset"))
+        Err(error
+            .with_value(Opt::OPSET, first.to_string(), format!("choose opset {first} or higher"))
+            .without(Opt::OPSET))
     }
 }
 
@@ -180,7 +182,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
     }
     if source.class() == Class::Complex {
         let error = Error::new(format!("{source} cannot be cast: ONNX Cast has no complex types"));
-        return Err(error.of(Kind::Unconvertible));
+        return Err(error.unconvertible());
     }
     for dtype in [source, target] {
         if let Some(opset) = attributes.opset {
@@ -192,7 +194,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
     if target.onnx_number().is_none() && source != target {
         let error = Error::new(format!("ONNX Cast has no {target}"));
         return Err(match near(target) {
-            Some(near) => error.remedy(format!("choose {near}, the nearest type that it has")),
+            Some(near) => error.with(Opt::TO, format!("choose {near}, the nearest type that it has")),
             None => error,
         });
     }

@@ -12,7 +12,7 @@
 //! All inputs are considered in one step, so their order does not matter.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Opt, Result};
 use crate::text::shorten;
 
 /// The properties of a tensor that the rules use.
@@ -164,7 +164,7 @@ pub fn check_u64_target(dtype: Dtype) -> Result<()> {
     }
     let names: Vec<&str> = Dtype::all().filter(|dtype| takes(*dtype)).map(Dtype::name).collect();
     Err(Error::usage(format!("uint64 with a signed integer cannot become {dtype}"))
-        .remedy(format!("use one of: {}", names.join(", "))))
+        .with(Opt::U64_TARGET, format!("use one of: {}", names.join(", "))))
 }
 
 /// Returns the types that decide: the types of the highest kind; with complex types, the floats too.
@@ -197,9 +197,9 @@ fn refusal(one: &PromoteInput, other: &PromoteInput, why: &str) -> Error {
     Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
 }
 
-/// The error kind of a conversion that safe mode refuses.
-fn lossy(conversion: String) -> Kind {
-    Kind::Unsafe { conversion: conversion.into(), has_u64_target: false }
+/// Adds the option that allows a conversion, which safe mode refuses.
+fn lossy(error: Error, conversion: &str) -> Error {
+    error.with(Opt::UNSAFE, format!("use {{}} to convert {conversion}"))
 }
 
 /// Inputs of several types, all of them ONNX types and none of them text.
@@ -298,8 +298,10 @@ impl<'a> Promotion<'a> {
             Class::Float(format) => format!(" ({} bits of precision)", format.mantissa_bits + 1),
             _ => String::new(),
         };
-        let conversion = format!("{} to {target}{precision}", self.both()).into();
-        refusal(one, other, "no integer type holds both").of(Kind::Unsafe { conversion, has_u64_target: true })
+        let conversion = format!("{} to {target}{precision}", self.both());
+        let error = lossy(refusal(one, other, "no integer type holds both"), &conversion);
+        let options = vec![(Opt::UNSAFE, "".into()), (Opt::U64_TARGET, "TYPE".into())];
+        error.advise(Advice::With { options, say: "use {} to choose the type".into() })
     }
 
     /// Refuses the first two inputs whose common type no input has. They exist, because otherwise one input would hold
@@ -312,7 +314,7 @@ impl<'a> Promotion<'a> {
         let mut widening = joins.filter(|(.., common)| !self.dtypes.contains(common));
         let (one, other, common) = widening.next().unwrap_or((&inputs[0], &inputs[0], dtype));
         let why = format!("the smallest type that holds both is {common}, wider than both");
-        refusal(one, other, &why).of(lossy(format!("{} to {dtype}", self.both())))
+        lossy(refusal(one, other, &why), &format!("{} to {dtype}", self.both()))
     }
 
     fn no_zero(&self, input: &PromoteInput, dtype: Dtype) -> Error {
@@ -337,7 +339,7 @@ impl<'a> Promotion<'a> {
             Some(fitting) => format!("cast {} to {fitting} first", shorten(float.name)),
             None => "cast one input first".to_owned(),
         };
-        refusal(input, float, &why).of(lossy(format!("to {dtype} anyway"))).remedy(cast)
+        lossy(refusal(input, float, &why), &format!("to {dtype} anyway")).remedy(cast)
     }
 
     fn scalar(&self, scalar: &PromoteInput, dtype: Dtype) -> Error {
@@ -348,7 +350,7 @@ impl<'a> Promotion<'a> {
              {dtype} does not hold every {source}"
         );
         let plain = promote(self.inputs, &PromoteAttributes { pytorch_scalar: false, ..*self.attributes });
-        let error = Error::new(what).of(lossy("it anyway".to_owned()));
-        if plain.is_ok() { error.without("pytorch_scalar") } else { error }
+        let error = lossy(Error::new(what), "it anyway");
+        if plain.is_ok() { error.without(Opt::PYTORCH_SCALAR) } else { error }
     }
 }

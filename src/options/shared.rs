@@ -143,7 +143,7 @@ impl NamingOptions {
         }
         let error =
             error::Error::usage("has its own names: only the tensors of GGUF and MLX models get those of Hugging Face");
-        Err(error.in_file(&source.path).without("names"))
+        Err(error.in_file(&source.path).without(error::Opt::NAMES))
     }
 
     /// Gives the tensors of a model their names.
@@ -176,12 +176,12 @@ pub struct GgufOptions {
 }
 
 impl GgufOptions {
-    /// Returns the name of the first option that is given, in `snake_case`.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
+    /// Returns the first option that is given.
+    pub(crate) fn first_given(&self) -> Option<error::Opt> {
         let options = [
-            (self.metadata_from.is_some(), "metadata_from"),
-            (self.architecture.is_some(), "architecture"),
-            (self.pre_tokenizer.is_some(), "pre_tokenizer"),
+            (self.metadata_from.is_some(), error::Opt::METADATA_FROM),
+            (self.architecture.is_some(), error::Opt::ARCHITECTURE),
+            (self.pre_tokenizer.is_some(), error::Opt::PRE_TOKENIZER),
         ];
         options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
     }
@@ -235,13 +235,13 @@ impl Default for ModelOptions {
 }
 
 impl ModelOptions {
-    /// Returns the name of the first option that differs from its default, in `snake_case`.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
+    /// Returns the first option that differs from its default.
+    pub(crate) fn first_given(&self) -> Option<error::Opt> {
         let default = Self::default();
         let options = [
-            (self.min_elements != default.min_elements, "min_elements"),
-            (self.external_data, "external_data"),
-            (self.raise_opset, "raise_opset"),
+            (self.min_elements != default.min_elements, error::Opt::MIN_ELEMENTS),
+            (self.external_data, error::Opt::EXTERNAL_DATA),
+            (self.raise_opset, error::Opt::RAISE_OPSET),
         ];
         options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
     }

@@ -4,7 +4,7 @@
 use super::plain::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::quant::{
     FoundWeight, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
 };
@@ -41,9 +41,8 @@ fn can_be_codes(dtype: Option<Dtype>) -> bool {
 
 /// Returns the error for a quantization that tcast does not decode.
 fn undecoded(why: &Error) -> Error {
-    let error = Error::new(why.message()).of(Kind::Undecoded);
-    let error = why.path().into_iter().fold(error, Error::in_file);
-    why.remedy_text().into_iter().fold(error, Error::remedy)
+    let error = Error::new(why.message()).advised(why.advice());
+    why.path().into_iter().fold(error, Error::in_file).forcing_codes()
 }
 
 impl<'a> Codes<'a> {
@@ -248,12 +247,16 @@ impl<'a> Codes<'a> {
     fn error(&self, message: String, selection: &Selection) -> Error {
         // Other tensors of a narrow type would have no scales, and contradict the tensors that have scales.
         let is_wide = selection.to.is_none_or(|to| to.bits() > 8);
-        let globs = self.source.map(|source| {
-            let names: Vec<&str> = source.names().filter(|_| is_wide).collect();
-            patterns_of(&names, |name| self.parts.contains(name)).into()
-        });
-        let model = self.model.clone().map(PathBuf::into_boxed_path);
-        Error::new(message).of(Kind::Codes { globs, model })
+        let error = Error::new(message).of(Kind::Codes);
+        let error = self.model.iter().fold(error, |error, model| error.decoding(model));
+        let Some(source) = self.source else { return error };
+        let names: Vec<&str> = source.names().filter(|_| is_wide).collect();
+        match &patterns_of(&names, |name| self.parts.contains(name))[..] {
+            [] => error.with(Opt::FORCE_CODES, "cast the codes of quantized weights as numbers with {}"),
+            globs => error
+                .with_patterns(Opt::EXCLUDE, globs, "leave the quantized weights as they are with {}")
+                .with(Opt::FORCE_CODES, "cast their codes as numbers with {}"),
+        }
     }
 
     /// True if any tensor holds the scales of others.

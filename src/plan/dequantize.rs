@@ -11,7 +11,7 @@ use crate::container::Form;
 use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, stack_of};
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::lora::Merge;
 use crate::operator::Operator;
 use crate::options::{DequantizeOptions, Naming};
@@ -116,7 +116,10 @@ impl<'a> Planned<'a> {
             let target = chosen.unwrap_or(stored);
             if !target.is_weight() {
                 let error = Error::new(format!("its values change their order, and cannot become {target} at once"));
-                return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
+                return Err(in_file(
+                    error.with(Opt::TO, "cast to bfloat16, float16 or float32, and cast the result"),
+                    name,
+                ));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
             weights.add(model, weight, Arc::new(decoder), chosen.err());
@@ -320,11 +323,11 @@ fn check_weights(
     let is_expert = |weight: &&&FoundWeight| weight.layout.stacks_experts && stack_of(&weight.module).is_some();
     if let Some(expert) = left.iter().find(is_expert) {
         let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
-        return Err(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name));
+        return Err(Error::new(what).keeping_names().in_tensor(&expert.name));
     }
     if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
         let what = "has quantized weights, and none of them is selected: the output would be quantized too";
-        let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
+        let option = if selection.exclude.is_empty() { Opt::INCLUDE } else { Opt::EXCLUDE };
         return Err(Error::usage(what).without(option));
     }
     Ok(())
@@ -382,7 +385,11 @@ fn no_weights(model: &Model) -> Error {
         let problems = model.recognize().unwrap_or_default().problems;
         let details: Vec<String> = problems.iter().take(FEW).map(|problem| problem.error.to_string()).collect();
         let error = Error::new("holds no quantized weights");
-        return if details.is_empty() { error.of(Kind::Plain) } else { model.in_whole(error.with_details(details)) };
+        if !details.is_empty() {
+            return model.in_whole(error.with_details(details));
+        }
+        let error = error.run("cast", Some("".as_ref()), &[], "{} changes the type of plain weights");
+        return error.run("quantize", Some("".as_ref()), &[], "{} quantizes them");
     }
     let error = Error::new("has no node with codes that tcast can decode");
     error.with_details(model.nodes_with_codes().collect())

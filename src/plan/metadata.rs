@@ -3,7 +3,7 @@
 use super::Planned;
 use crate::container::gguf::{ALIGNMENT, SPLIT, value_of_text};
 use crate::container::{Container, GGUF, GgufKey, Metadata};
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::ContentOptions;
 use crate::quant::CheckpointInfo;
 use crate::text::shorten;
@@ -22,8 +22,11 @@ pub(crate) fn is_owned_key(container: &dyn Container, key: &str) -> bool {
 impl Planned<'_> {
     /// Sets and removes metadata. Refuses keys that a format owns, and formats without metadata.
     pub(crate) fn set_metadata(&mut self, options: &ContentOptions, container: &dyn Container) -> Result<()> {
-        let all =
-            options.set.iter().map(|set| (&*set.key, "set")).chain(options.unset.iter().map(|key| (&**key, "unset")));
+        let all = options
+            .set
+            .iter()
+            .map(|set| (&*set.key, Opt::SET))
+            .chain(options.unset.iter().map(|key| (&**key, Opt::UNSET)));
         for (key, option) in all.clone() {
             if container.format_info().metadata == Metadata::None && !container.is(GGUF) {
                 let extension = container.format_info().extension;
@@ -40,7 +43,7 @@ impl Planned<'_> {
             if container.is(GGUF) { planned.keys.iter().any(|known| known.name == key) } else { is_of_input() }
         };
         if let Some(key) = options.unset.iter().find(|key| !is_there(self, key)) {
-            return Err(Error::usage(format!("there is no metadata key '{}'", shorten(key))).without("unset"));
+            return Err(Error::usage(format!("there is no metadata key '{}'", shorten(key))).without(Opt::UNSET));
         }
         if !container.is(GGUF) {
             let typed = options.set.iter().find(|set| set.kind.is_some());
@@ -49,7 +52,7 @@ impl Planned<'_> {
                     "the metadata key '{}' has a type, and only keys of .gguf files have types",
                     shorten(&set.key)
                 );
-                return Err(Error::usage(what).without("set"));
+                return Err(Error::usage(what).without(Opt::SET));
             }
             self.set.extend(options.unset.iter().map(|key| (key.clone(), None)));
             self.set.extend(options.set.iter().map(|set| (set.key.clone(), Some(set.value.clone()))));

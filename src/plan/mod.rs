@@ -48,7 +48,7 @@ use crate::container::{
 };
 use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::lora::{AdapterSummary, Merges};
 use crate::operator::Operator;
@@ -195,7 +195,7 @@ impl<'a> Planned<'a> {
                 None => Self::rename(model, request),
                 Some(tensor) => {
                     let what = "has its values in another order than the file, and tcast does not copy its bits";
-                    Err(Error::new(what).of(Kind::Unmapped).in_tensor(&tensor.name))
+                    Err(Error::new(what).keeping_names().in_tensor(&tensor.name))
                 }
             },
             (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[], true),
@@ -251,7 +251,7 @@ impl<'a> Planned<'a> {
         if parts > MAX_PARTS && request.container.is(container::GGUF) {
             let error =
                 Error::new(format!("would have {parts} parts, and a model in GGUF files has at most {MAX_PARTS}"));
-            return Err(error.remedy("choose a larger maximum size of parts"));
+            return Err(error.with(Opt::MAX_SHARD_SIZE, "choose a larger maximum size of parts"));
         }
         for (at, group) in groups.into_iter().enumerate() {
             let mut sources: Vec<usize> = group.iter().map(|step| step.place.0).collect();

@@ -3,14 +3,14 @@
 use crate::blocks::BlockFormat;
 use crate::container::{Container, Elements, Form, FormatInfo, Tensor};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::Storage;
 use crate::kernel::SubByteLayout::{PerByte, PerByteStrict};
 
 /// Returns the error for a quantized weight in blocks that would be copied to another format.
 pub(super) fn cannot_hold_blocks(container: &dyn Container, format: &BlockFormat) -> Error {
     let (extension, name) = (container.format_info().extension, format.name);
-    Error::new(format!(".{extension} cannot hold blocks of {name}")).of(Kind::InBlocks)
+    Error::new(format!(".{extension} cannot hold blocks of {name}")).in_blocks()
 }
 
 /// Returns the type that decides whether a tensor is cast by default.
@@ -31,7 +31,7 @@ pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from
     }
     let error = Error::new(format!("no tensor holds untyped elements of the width of {from}"));
     let opaque = if from.bits() < 8 { "V1 and u1, an element in each byte" } else { "V1, u1, safetensors' U8" };
-    Err(error.remedy(format!("only opaque bytes (numpy's {opaque}) take a type")).without("from"))
+    Err(error.remedy(format!("only opaque bytes (numpy's {opaque}) take a type")).without(Opt::FROM))
 }
 
 /// Returns the form in which to read a tensor's bytes; `from` is the type of untyped elements.
@@ -55,7 +55,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
             if candidates.is_empty() {
                 return Err(error.remedy("tcast has no type of that width"));
             }
-            Err(error.of(Kind::Untyped(candidates.into())))
+            Err(error.with_value(Opt::FROM, "DTYPE", format!("say it with {{}}: {}", candidates.join(", "))))
         }
     }
 }
@@ -65,11 +65,11 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|format| format.extension);
     if is_selected {
-        return Err(tensor.refusal().of(Kind::Unconvertible));
+        return Err(tensor.refusal().unconvertible());
     }
     if from != to {
         let what = format!("{}, which can be copied into a .{from} file only", tensor.refusal());
-        return Err(Error::new(what).remedy(format!("name an output that ends in .{from}")));
+        return Err(Error::new(what).with(Opt::OUTPUT, format!("name an output that ends in .{from}")));
     }
     Ok(Form::Numbers(Storage::per_byte(Dtype::Uint8)))
 }

@@ -3,7 +3,7 @@
 use super::weight_rows::{SharedExtremes, WeightRows};
 use crate::conversion::{Conversion, NamedElements};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Counts, Loss};
 use crate::options::StochasticRounding;
 use crate::quant::{
@@ -98,7 +98,7 @@ impl Quantization<'_> {
         };
         if let Some(what) = refused {
             let error = Error::usage(format!("{what} cannot be rounded at random")).in_tensor(&self.name);
-            return Err(error.without("rounding"));
+            return Err(error.without(Opt::ROUNDING));
         }
         self.dither = Some(Dither::new(rounding.seed, &self.name));
         Ok(())

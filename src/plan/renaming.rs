@@ -2,7 +2,7 @@
 //! names.
 
 use crate::container::checkpoint::layer_of_expert;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::options::ExpertForm;
 use crate::quant::{FoundWeight, Modules};
 use crate::read::Model;
@@ -181,7 +181,7 @@ pub(super) fn no_tensor<'n>(Rename { old, new }: &Rename, names: impl Iterator<I
         error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
     } else {
         let names = names.map(str::to_owned).collect();
-        error.of(Kind::Unmatched { option: "rename", pattern: old.as_str().into(), names })
+        error.of(Kind::Unmatched { option: Opt::RENAME, pattern: old.as_str().into(), names })
     }
 }
 

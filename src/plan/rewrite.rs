@@ -6,7 +6,7 @@ use crate::container::onnx::model::{
 };
 use crate::container::{Input, MetadataChange, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::operator::Operator;
 use crate::operator::cast::VERSIONS;
 use crate::progress::OnnxNote;
@@ -30,11 +30,12 @@ pub(super) fn graph<'a>(
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
-        return Err(error.of(Kind::OfModel));
+        let options = [(Opt::TO, "float32"), (Opt::EXCLUDE, "*"), (Opt::OUTPUT, "FILE.safetensors")];
+        return Err(error.run("cast", Some(input.path()), &options, "take its tensors out first: {}"));
     }
     if let Some(rename) = request.selection.renames.first() {
         let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");
-        return Err(error.in_tensor(&rename.old).without("rename"));
+        return Err(error.in_tensor(&rename.old).without(Opt::RENAME));
     }
     read.map_or_else(|| ModelGraph::of(input).map(Arc::new), |graph| Ok(Arc::clone(graph)))
 }
@@ -58,7 +59,7 @@ pub(super) fn kept(
     }
     if !to.is_floating() {
         let error = Error::new("tcast stores weights of ONNX models only as floats");
-        return Err(error.remedy("choose a floating type; the quantize command writes integers"));
+        return Err(error.with(Opt::TO, "choose a floating type; the quantize command writes integers"));
     }
     let reason = reason.or((to == from).then_some(KeptReason::Already));
     let reason = reason.or((to.bits() >= from.bits()).then_some(KeptReason::NotNarrower));
@@ -125,7 +126,7 @@ fn lay_out<'c>(
     };
     let named = request.data_file.filter(|name| !name.contains(".."));
     let remedy = "name an output file, in UTF-8 and without '..'";
-    change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
+    change.data_file = Some(named.ok_or_else(|| needed().with(Opt::OUTPUT, remedy))?);
     if is_long && !request.model.external_data {
         notes.push(OnnxNote::SecondFile(len));
     }
@@ -161,7 +162,7 @@ fn place(
             if own != to {
                 let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
                 let remedy = "name an output that ends in .safetensors";
-                return Err(error.in_tensor(step.name()).remedy(remedy).without("to"));
+                return Err(error.in_tensor(step.name()).with(Opt::OUTPUT, remedy).without(Opt::TO));
             }
         }
         Operation::Encode(weight) => {

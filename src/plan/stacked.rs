@@ -6,7 +6,7 @@ use super::step::{Operation, Step, TensorIndex};
 use super::stored::StackPart;
 use crate::container::Container;
 use crate::container::checkpoint::{ExpertNames, MlxStacks, PlaceInStack, layer_of_expert, name_of_expert};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::quant::{FoundWeight, Group, Layout, Role};
 use crate::read::Model;
 use crate::select::experts::ModelFacts;
@@ -78,7 +78,7 @@ impl ExpertStacks {
                 let error =
                     Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
                 let error = error.in_tensor(name);
-                return Err(if self.are_requested { error.without("experts") } else { error.of(Kind::Unmapped) });
+                return Err(if self.are_requested { error.without(Opt::EXPERTS) } else { error.keeping_names() });
             }
             let stored = |at: usize| steps[at].new_tensors().map(|(_, dtype, shape)| (dtype, shape));
             let differs = |at: &usize| !stored(*at).eq(stored(first));
@@ -137,7 +137,7 @@ impl Planned<'_> {
     /// Stacks the experts as transformers has them in memory. Refuses parts of quantized weights that have no such form.
     pub(super) fn stack_experts(&mut self, model: &Model, container: &dyn Container) -> Result<()> {
         if container.format_info().extension != "safetensors" {
-            return Err(Error::usage("experts are stacked in .safetensors files only").without("experts"));
+            return Err(Error::usage("experts are stacked in .safetensors files only").without(Opt::EXPERTS));
         }
         let facts = ModelFacts::read(model.config()?);
         let form = StackForm::Bank(facts.expert_names()?);

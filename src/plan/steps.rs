@@ -11,7 +11,7 @@ use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::io::map::large_buffer;
 use crate::lora::Merge;
 use crate::operator::Operator;
@@ -127,7 +127,7 @@ impl<'r, 'a> Steps<'r, 'a> {
         if dtype.is_none_or(|dtype| !dtype.is_weight() && dtype != Dtype::Float64) {
             let what = dtype.map_or("text", Dtype::name);
             let error = Error::new(format!("holds {what}, and adapters are merged into floats of 16 bits and more"));
-            return Err(error.of(Kind::UnusedAdapter));
+            return Err(error.of(Kind::UnusedAdapter).remedy("decode the weights that adapters change"));
         }
         let values = WeightValues::Rows(0).merged([Some(merge)], Dtype::Float64);
         self.merged_cast((place, Few::One(source)), values, (name, shape), to, kept)
@@ -212,11 +212,11 @@ impl<'r, 'a> Steps<'r, 'a> {
             {
                 if weight.rows.encoder.layout().nodes.is_some() {
                     let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
-                    return refuse(error.remedy("name an output that ends in .onnx"));
+                    return refuse(error.with(Opt::OUTPUT, "name an output that ends in .onnx"));
                 }
                 if container.format_info().extension != "safetensors" {
                     let error = Error::new("engines read quantized weights from .safetensors files only");
-                    return refuse(error.remedy("name a .safetensors file or a folder"));
+                    return refuse(error.with(Opt::OUTPUT, "name a .safetensors file or a folder"));
                 }
             }
             let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);

@@ -5,7 +5,7 @@ use super::stored::Few;
 use crate::blocks::{EncodeRefusal, ValueChange};
 use crate::container::Tensor;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::lora::{Merge, narrow, widen, widen_to};
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
@@ -340,7 +340,7 @@ impl<'a> WeightRows<'a> {
         };
         if !self.dtype().is_weight() && self.dtype() != Dtype::Float64 {
             let what = format!("element {indices:?} is infinite or NaN, which blocks cannot represent");
-            return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+            return self.sources[0].error(Error::new(what).unconvertible());
         }
         let found = self.count_special().and_then(|count| Ok((count, self.cause(row, column)?)));
         let (count, cause) = match found {
@@ -351,7 +351,7 @@ impl<'a> WeightRows<'a> {
         let error = Error::new(format!(
             "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
         ));
-        let error = error.of(Kind::Unconvertible);
+        let error = error.unconvertible();
         // Options take the name of the weight, rather than the name of its codes.
         self.sources[0].error(match self.decoder() {
             Some(decoder) => error.in_tensor(&decoded_name(decoder.layout(), &self.sources[0].tensor.name)),
@@ -373,11 +373,11 @@ impl<'a> WeightRows<'a> {
             }
             EncodeRefusal::Importance { column, weight } => {
                 let what = format!("column {column} of the importance matrix is {weight}");
-                return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+                return self.sources[0].error(Error::new(what).unconvertible());
             }
         };
         let at = crate::container::indices(first + element as u64, self.encoder.shape(), false);
-        self.sources[0].error(Error::new(format!("element {at:?} {what}")).of(Kind::Unconvertible))
+        self.sources[0].error(Error::new(format!("element {at:?} {what}")).unconvertible())
     }
 
     /// Counts the elements that are infinite or NaN.

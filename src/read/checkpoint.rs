@@ -5,7 +5,8 @@ use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, Checkpoint, beside};
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Intended, Result};
+use crate::error::{Error, Result};
+use crate::io::advice::give_whole;
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Part, Problem, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
@@ -156,11 +157,9 @@ impl<'a> Model<'a> {
 
     /// Adds a remedy to the error if the parts that a shard lacks may be in others.
     pub(crate) fn in_whole(&self, error: Error) -> Error {
-        let is_alone = self.source.folder.is_none() && !error.has_advice();
+        let is_alone = self.source.folder.is_none() && error.advice().is_empty();
         match beside(&self.source.path) {
-            Ok(others) if is_alone && !others.is_empty() => {
-                error.intending(Intended::Whole(self.source.config_folder().to_owned()))
-            }
+            Ok(others) if is_alone && !others.is_empty() => error.remedy(give_whole(self.source.config_folder())),
             _ => error,
         }
     }

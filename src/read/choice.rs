@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::options::ContentOptions;
 use crate::select::Pattern;
 use crate::text::first_few;
@@ -15,8 +15,7 @@ pub(crate) struct ContentChoice<'o> {
 }
 
 struct ContentPattern<'o> {
-    /// The name of its option.
-    option: &'static str,
+    option: Opt,
     pattern: &'o Pattern,
     /// True if a tensor matched.
     is_matched: bool,
@@ -24,8 +23,8 @@ struct ContentPattern<'o> {
 
 impl<'o> ContentChoice<'o> {
     pub(crate) fn new(options: &'o ContentOptions, allows_unmatched: bool) -> Self {
-        let only = options.only.iter().map(|pattern| (ONLY, pattern));
-        let all = only.chain(options.drop.iter().map(|pattern| (DROP, pattern)));
+        let only = options.only.iter().map(|pattern| (Opt::ONLY, pattern));
+        let all = only.chain(options.drop.iter().map(|pattern| (Opt::DROP, pattern)));
         let patterns = all.map(|(option, pattern)| ContentPattern { option, pattern, is_matched: false }).collect();
         Self { patterns, allows_unmatched }
     }
@@ -36,14 +35,14 @@ impl<'o> ContentChoice<'o> {
             return Ok(source);
         }
         let model = Model::probe(&source);
-        let (only, dropped) = (self.taken(ONLY, &model), self.taken(DROP, &model));
-        let has_only = self.patterns.iter().any(|pattern| pattern.option == ONLY);
+        let (only, dropped) = (self.taken(Opt::ONLY, &model), self.taken(Opt::DROP, &model));
+        let has_only = self.patterns.iter().any(|pattern| pattern.option == Opt::ONLY);
         let is_kept: Vec<bool> = only.iter().zip(dropped).map(|(only, drop)| (*only || !has_only) && !drop).collect();
         check_whole(&model, &is_kept).map_err(|error| error.in_file(&source.path))?;
         if !is_kept.contains(&true) {
-            let option = if has_only && !only.contains(&true) { ONLY } else { DROP };
+            let option = if has_only && !only.contains(&true) { Opt::ONLY } else { Opt::DROP };
             let unmatched = match option {
-                ONLY if !self.allows_unmatched => self.unmatched(std::slice::from_ref(&source)).into_iter().next(),
+                Opt::ONLY if !self.allows_unmatched => self.unmatched(std::slice::from_ref(&source)).into_iter().next(),
                 _ => None,
             };
             let nothing = || Error::usage("no tensor would be left").without(option);
@@ -68,7 +67,7 @@ impl<'o> ContentChoice<'o> {
     }
 
     /// Returns for each stored tensor whether a pattern of an option matches it, or the weight that it is a part of.
-    fn taken(&mut self, wanted: &str, model: &Model) -> Vec<bool> {
+    fn taken(&mut self, wanted: Opt, model: &Model) -> Vec<bool> {
         let mut taken = vec![false; model.tensors.len()];
         for ContentPattern { pattern, is_matched, .. } in self.patterns.iter_mut().filter(|it| it.option == wanted) {
             for at in match_pattern(pattern, model) {
@@ -79,9 +78,6 @@ impl<'o> ContentChoice<'o> {
         taken
     }
 }
-
-const ONLY: &str = "only";
-const DROP: &str = "drop";
 
 /// Returns the stored tensors that a pattern matches, or that are parts of weights that it matches.
 pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m Model) -> impl Iterator<Item = usize> {

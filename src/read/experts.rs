@@ -4,7 +4,7 @@
 use super::Model;
 use crate::container::checkpoint::{CONFIG, Checkpoint, ExpertForm, ExpertNames, layer_of_expert};
 use crate::container::{Data, Tensor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::quant::{FoundWeight, Group};
 use crate::select::experts::{ModelFacts, bank_of, check_stack};
 use crate::text::shorten;
@@ -36,7 +36,7 @@ impl Checkpoint {
             return Ok(false);
         }
         if self.is_gguf() || self.is_onnx_model() {
-            return Err(Error::usage("the experts of GGUF and ONNX models have one form").without("experts"));
+            return Err(Error::usage("the experts of GGUF and ONNX models have one form").without(Opt::EXPERTS));
         }
         let facts = ModelFacts::read(self.side_file(CONFIG)?);
         let names = facts.expert_names()?;

@@ -2,12 +2,12 @@
 
 use super::files::{check_folders, exists, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
-use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
+use crate::error::{Error, Kind, OTHER_FOLDER, Opt, Result};
 use crate::io::listing::entries;
 use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
 use crate::io::temporaries::{END, MANIFEST, is_unfinished};
-use crate::text::shorten;
+use crate::text::{make_folder, shorten};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn find(folder: &Path) -> Result<FolderState> {
             let Some(target) = target else { return Err(failed(error)) };
             let target = folder.parent().unwrap_or(folder).join(target);
             let error = Error::new("is a link to a folder that does not exist").in_file(folder);
-            return Err(error.with_blocker(Blocker::NoFolder(target)).of(Kind::Taken(Wanted::FOLDER)));
+            return Err(error.remedy(make_folder(&target)).with(Opt::OUTPUT, OTHER_FOLDER));
         }
         Err(_) => {
             check_folder(folder)?;
@@ -38,7 +38,7 @@ fn find(folder: &Path) -> Result<FolderState> {
     };
     if !found.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
-        return Err(error.of(Kind::Taken(Wanted::Any)));
+        return Err(error.with(Opt::OUTPUT, "name another output with {}"));
     }
     let work = folder.join(WORK);
     if is_unfinished(folder)? {
@@ -57,21 +57,27 @@ fn find(folder: &Path) -> Result<FolderState> {
 /// what the run would write, so the caller compares it.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
-    let (message, kind) = match (found, start) {
+    let error = match (found, start) {
         (FolderState::Unfinished, Start::Anew) => {
-            ("an unfinished conversion is in it", Kind::Unfinished { can_resume: manifest.can_resume() })
+            let error = Error::new("an unfinished conversion is in it");
+            if manifest.can_resume() {
+                error.with(Opt::RESUME, "add {} to continue it").with(Opt::FORCE, "add {} to start again")
+            } else {
+                error.existing(OTHER_FOLDER)
+            }
+            .of(Kind::Unfinished)
         }
         (FolderState::Other, Start::Anew) if replaced(folder, manifest).is_err() => {
-            let message = "the output exists already, and is not a checkpoint that can be replaced";
-            (message, Kind::Exists { output: OutputRole::Folder, is_replaceable: false })
+            let error = Error::new("the output exists already, and is not a checkpoint that can be replaced");
+            error.of(Kind::Exists).with(Opt::OUTPUT, OTHER_FOLDER)
         }
-        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::exists(OutputRole::Folder)),
+        (FolderState::Other, Start::Anew) => Error::new("the output exists already").existing(OTHER_FOLDER),
         _ => {
             check_places(folder, manifest)?;
             return Ok(found == FolderState::Other && start != Start::Replace);
         }
     };
-    Err(Error::new(message).of(kind).in_file(folder))
+    Err(error.in_file(folder))
 }
 
 /// Refuses a folder in which a folder has the name of a file to be written, or a link or file is in place of its parent
@@ -82,7 +88,7 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
         let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
         if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
             let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
-            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::FOLDER)));
+            return Err(error.remedy("remove it").with(Opt::OUTPUT, OTHER_FOLDER));
         }
     }
     Ok(())

@@ -1,11 +1,11 @@
 //! Reads the work folder, which any program may have made: never waits, follows no link and trusts no length.
 
 use crate::container::sum_of;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{self, Links, open_regular, read_regular, unreadable};
 use crate::io::temporaries::{DONE, FILES, OLD};
-use crate::text::shorten;
+use crate::text::{remove_files, shorten};
 use crate::threads::each;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,7 +35,7 @@ pub(super) fn check_folders(work: &Path) -> Result<()> {
         if exists(&path)? && !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             let error =
                 Error::new("is a link or a file where tcast keeps a folder, and is not followed").in_file(&path);
-            return Err(error.with_blocker(Blocker::File(path)));
+            return Err(error.remedy(remove_files(&[path])));
         }
     }
     Ok(())

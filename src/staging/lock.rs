@@ -1,11 +1,12 @@
 //! Locks of the work folder, and its removal at the end.
 
-use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::error::{Error, OTHER_FOLDER, Opt, Result};
 use crate::io::in_use::retried;
 use crate::io::listing::{Entry, entries, remove_folder, unless_gone};
 use crate::io::open::unreadable;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::io::temporaries::{LOCK, OLD, move_to_temporary};
+use crate::text;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
@@ -62,7 +63,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     let file = uninterrupted(|| options.open(&path)).map_err(|error| {
         let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
         let error = Error::cannot("write", &error).in_file(&path);
-        if is_file { error } else { error.with_blocker(Blocker::Folder(path.clone())) }
+        if is_file { error } else { error.remedy(text::remove_folder(&path)) }
     })?;
     let locked = match sharing {
         Sharing::Alone => file.try_lock(),
@@ -78,7 +79,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
         return Ok(Some(file));
     }
     let error = Error::new("another tcast is at work in it").in_file(work.parent().unwrap_or(work));
-    Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::FOLDER)))
+    Err(error.remedy("wait until it is done").with(Opt::OUTPUT, OTHER_FOLDER))
 }
 
 /// True if a path still leads to an open file.

@@ -4,7 +4,7 @@ use super::Start;
 use super::files::{json, sum_at};
 use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name, is_written_shard};
 use crate::container::sum_of;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::io::open::{Links, unreadable};
 use crate::io::output::is_own;
 use crate::options::RecordedOptions;
@@ -190,7 +190,7 @@ impl Manifest {
         Err(if start == Start::Part {
             error.remedy("give all parts the same input and options, or begin anew in another folder")
         } else {
-            error.remedy("give the same input and options").of(Kind::Stale)
+            error.remedy("give the same input and options").of(Kind::Unfinished).with(Opt::FORCE, "start again with {}")
         })
     }
 

@@ -5,7 +5,8 @@ use super::Manifest;
 use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_plain, is_shard_name, is_written_shard, weight_map};
 use crate::container::model_of_part;
-use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::error::{Error, OTHER_FOLDER, Opt, Result};
+use crate::io::advice::take_out;
 use crate::io::listing::{Entry, entries};
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::{WORK, is_own};
@@ -122,7 +123,7 @@ fn named_shards(there: &BTreeMap<String, PathBuf>) -> Result<BTreeSet<Arc<str>>>
         let in_the_way = |error: Error| {
             let what = format!("{}; it may name shards of the checkpoint that is to be replaced", error.message());
             let error = Error::new(what).in_file(index);
-            error.with_blocker(Blocker::Foreign(index.clone())).of(Kind::Taken(Wanted::FOLDER))
+            error.remedy(take_out("it", &[index])).with(Opt::OUTPUT, OTHER_FOLDER)
         };
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
@@ -150,5 +151,5 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     };
     let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
     let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
-    Err(error.with_blocker(Blocker::Foreign(path.clone())).of(Kind::Taken(Wanted::FOLDER)))
+    Err(error.remedy(take_out("it", &[path])).with(Opt::OUTPUT, OTHER_FOLDER))
 }

@@ -6,7 +6,7 @@ use super::manifest::Manifest;
 use super::place::recover;
 use super::records::Record;
 use super::{End, Hold, Records, Staging, Start, check, clear, sync_name};
-use crate::error::{Error, Kind, OutputRole, Result};
+use crate::error::{Error, Kind, OTHER_FOLDER, Result};
 use crate::io::output::{Destination, NewFolder, WORK, create_folders, remove_leftovers};
 use crate::io::temporaries::{DONE, END, FILES, MANIFEST};
 use serde::de::IgnoredAny;
@@ -127,7 +127,7 @@ impl Staging {
 fn check_free(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
     if check(folder, start, manifest)? {
         let error = Error::new("another tcast has finished its work in it").in_file(folder);
-        return Err(error.of(Kind::exists(OutputRole::Folder)));
+        return Err(error.existing(OTHER_FOLDER));
     }
     Ok(())
 }

@@ -25,13 +25,14 @@ use super::lock::{Sharing, lock, remove_work};
 use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
 use crate::container::checkpoint::is_index;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
 use crate::io::listing::{Entry, entries, remove_folder, unless_gone};
 use crate::io::open::unwritable;
 use crate::io::output::{WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
+use crate::text;
 use crate::text::{path_text, shorten};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -244,7 +245,7 @@ fn remove_aside(aside: &Path) -> Result<()> {
     };
     unless_gone(removed).map_err(|error| {
         let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
-        error.with_blocker(Blocker::Remains(aside.to_owned()))
+        error.remedy(format!("look into it, and then {}", text::remove_folder(aside)))
     })
 }
 

@@ -5,7 +5,7 @@ use super::files::{is_there, read, sum_at, text};
 use super::manifest::ManifestShard;
 use super::{End, Staging};
 use crate::container::sum_of;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
 use crate::io::output::Destination;
@@ -79,7 +79,8 @@ impl Staging {
 
     pub(super) fn check_complete(&self) -> Result<()> {
         let shards = &self.manifest.shards;
-        let missing = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
+        let missing =
+            |error: Error| error.of(Kind::Unfinished).with(Opt::FINISH, "run one of the parts again, and then {}");
         let is_missing = |shard: &&ManifestShard| self.record_of::<IgnoredAny>(shard).is_none();
         let absent: Vec<&String> = shards.iter().filter(is_missing).map(|shard| &shard.file).collect();
         if let Some(first) = absent.first() {
@@ -90,7 +91,9 @@ impl Staging {
                 _ => format!("{count} of {all} are missing; the first is {first}"),
             };
             let error = Error::new(message).in_file(&self.folder);
-            return Err(error.remedy("run the parts that are missing again").of(Kind::Incomplete));
+            return Err(error
+                .of(Kind::Unfinished)
+                .with(Opt::FINISH, "run the parts that are missing again, and then {}"));
         }
         self.add_side_files(None)?;
         for side in self.manifest.copied() {

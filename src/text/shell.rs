@@ -1,6 +1,5 @@
 //! Words of commands to paste into a shell. On Windows, both cmd.exe and PowerShell accept them; elsewhere, POSIX shells do.
 
-#[cfg(feature = "cli")]
 pub(super) mod command;
 
 use super::is_shown;

@@ -529,7 +529,11 @@ fn arguments_without_an_effect_on_finish_are_refused() {
             let is_refused = outcome.code == Some(2) && outcome.stderr.contains("cannot be used with");
             assert!(is_refused && outcome.stderr.contains("--finish"), "{command} {argument}: {outcome:?}");
         }
-        bench.run(&format!("{command} --finish out --json -q --no-sync -j 2 --color never")).says(1, "", "no such file");
+        bench.run(&format!("{command} --finish out --json -q --no-sync -j 2 --color never")).says(
+            1,
+            "",
+            "no such file",
+        );
     }
 }
 

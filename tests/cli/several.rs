@@ -199,7 +199,7 @@ fn outputs_whose_names_are_taken_come_with_another_place() {
         let lines = names.map(|name| {
             format!(
                 "tcast: error: ./{name}: is a file of the input ({name}), and would be replaced
-  name another folder with -o, or leave -o out: then the type is in the names of the outputs\n"
+  name another folder with -o, or leave it out: then the type is in the names of the outputs\n"
             )
         });
         lines.concat() + "tcast: error: 2 of 2 inputs are refused, nothing was written\n"

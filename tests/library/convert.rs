@@ -62,7 +62,7 @@ fn refused_values_are_an_error_that_contains_the_report() {
     let inexact = report.tensors().filter(|tensor| tensor.counts.as_ref().is_some_and(|it| it[Loss::Inexact] > 0));
     assert_eq!(inexact.count(), error.details().len());
     assert!(error.details()[0].contains(" otherwise changed, first at ["), "{:?}", error.details());
-    assert_eq!(error.remedy_text(), None); // the program advises with flags
+    assert_eq!(error.advice(), []); // the program advises with its options
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
 
@@ -128,7 +128,7 @@ fn a_promotion_names_the_choice_that_it_needs_without_flags() {
     options.tensor = vec!["none".to_owned()];
     let missing = refusal(&options);
     assert!(missing.to_string().ends_with("m.safetensors: there is no tensor 'none'"), "{missing}");
-    assert_eq!((missing.kind(), missing.remedy_text()), (ErrorKind::Refused, None));
+    assert_eq!((missing.kind(), missing.advice()), (ErrorKind::Refused, &[][..]));
     options.tensor = vec!["model.norm.weight".to_owned()];
     options.saturate = Some(true);
     assert_eq!(refusal(&options).to_string(), "saturate is for float8 types, and the common one is float32");

@@ -115,7 +115,10 @@ fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() 
     let convert =
         |options: &CastOptions| tcast::cast(bench.path("codes.safetensors"), bench.path("values.safetensors"), options);
     let refused = convert(&options).unwrap_err();
-    assert!(refused.kind() == ErrorKind::Refused && refused.remedy_text().is_none(), "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+    let advice = refused.advice().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let leave = "leave the quantized weights as they are with `exclude` (w), `exclude` (w_scale)";
+    assert_eq!(advice, [leave, "cast their codes as numbers with `force_codes`"]);
     let mut forced = options;
     forced.force_codes = true;
     assert_eq!(convert(&forced).unwrap().tensors().count(), 2);

@@ -5,13 +5,12 @@ mod weight;
 
 use super::arguments::{check_printing, threads};
 use super::observer::Console;
-use super::remedies::flags_for;
 use super::run::{JobRequest, convert, job, open};
 use crate::cli::BitcastArgs;
 use crate::container::checkpoint::{Checkpoint, no_tensor};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::bitcast;
@@ -35,7 +34,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     if args.tensor.is_some() || args.range.is_some() {
         return Err(
-            Error::usage("--tensor and --range go with --hex and --bits").remedy("choose tensors with --include")
+            Error::usage("--tensor and --range go with --hex and --bits").with(Opt::INCLUDE, "choose tensors with {}")
         );
     }
     let start = Instant::now();
@@ -66,10 +65,12 @@ fn with_widths(error: Error, args: &BitcastArgs, sources: &[Checkpoint]) -> Erro
         selected().filter(|found| !is_other_width(found)).map(|(shard, tensor)| shard.name_of(tensor)).collect();
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
     let globs = patterns_of(&names, |name| fitting.contains(name));
-    let flags = if selection.has_patterns() { None } else { flags_for("--include", &globs) };
-    match flags.filter(|_| !fitting.is_empty()) {
-        Some(flags) => error.remedy(format!("choose the tensors of {} bits with {flags}", to.bits())),
-        None => error.remedy("choose tensors of one width with --include, and a type of that width with --to"),
+    let error = error.unadvised();
+    match &globs[..] {
+        [_, ..] if !selection.has_patterns() => {
+            error.with_patterns(Opt::INCLUDE, &globs, format!("choose the tensors of {} bits with {{}}", to.bits()))
+        }
+        _ => error.remedy("choose tensors of one width with --include, and a type of that width with --to"),
     }
 }
 
@@ -203,7 +204,7 @@ impl<'a> ElementReader<'a> {
         outcome.map_err(|Malformed| {
             let last = self.next + count - 1;
             let what = format!("one of elements {} to {last} has bits above those of its type", self.next);
-            Error::new(what).remedy("print the bytes as they are with --to uint8")
+            Error::new(what).with_value(Opt::TO, "uint8", "print the bytes as they are with {}")
         })?;
         let width = target.bytes(1).unwrap_or_default();
         let skipped = self.range.start.saturating_sub(self.next) * width;

@@ -5,7 +5,7 @@ use super::super::messages::{print, print_json};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
@@ -75,12 +75,12 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
 /// Refuses options that only a comparison of values has.
 fn check_options(args: &DiffArgs) -> Result<()> {
     let given = [
-        ("tolerance", args.tolerance.is_some()),
-        ("rtol", args.rtol.is_some()),
-        ("from", args.from.is_some()),
-        ("include", !args.view.include.is_empty()),
-        ("exclude", !args.view.exclude.is_empty()),
-        ("force", args.force),
+        (Opt::TOLERANCE, args.tolerance.is_some()),
+        (Opt::RTOL, args.rtol.is_some()),
+        (Opt::FROM, args.from.is_some()),
+        (Opt::INCLUDE, !args.view.include.is_empty()),
+        (Opt::EXCLUDE, !args.view.exclude.is_empty()),
+        (Opt::FORCE, args.force),
     ];
     let Some(option) = first_given(given) else { return Ok(()) };
     let error = Error::usage("with one input, --report names a report to check, and all of its tensors are checked");

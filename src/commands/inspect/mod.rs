@@ -11,7 +11,7 @@ use super::messages::{print, print_error, print_json, warn};
 use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint, no_tensor};
 use crate::container::gguf::metadata::MetadataFacts;
-use crate::error::{Error, ErrorKind, Kind, Result};
+use crate::error::{Error, ErrorKind, Kind, Opt, Result};
 use crate::job;
 use crate::lora::AdapterDescription;
 use crate::measure::distribution::Distribution;
@@ -21,7 +21,6 @@ use crate::quant::Role;
 use crate::read::{Model, ModelTensor};
 use crate::report::{schema, serialize_with};
 use crate::select::{Pattern, Selection};
-use crate::text::flag_with;
 use findings::{Finding, findings};
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
@@ -168,9 +167,10 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) ->
             let error = no_tensor(names.iter().copied(), name);
             let pattern = name.parse::<Pattern>().ok().filter(|pattern| names.iter().any(|name| pattern.matches(name)));
             return Err(match pattern {
-                Some(_) => error
-                    .of(Kind::Refused)
-                    .remedy(format!("--tensor takes a name; a pattern goes with {}", flag_with("--include", name))),
+                Some(_) => {
+                    let say = "--tensor takes a name; a pattern goes with {}";
+                    error.unadvised().with_value(Opt::INCLUDE, name, say)
+                }
                 None => error,
             });
         }

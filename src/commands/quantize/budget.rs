@@ -7,7 +7,7 @@ use super::super::run::job_of_shards;
 use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
 use crate::convert::{Budget, Unreachable, measure};
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::job::PlannedOutput;
 use crate::operator::Operator;
 use crate::options::{RecordedOptions, Task};
@@ -27,11 +27,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     let target = args.target_bits;
     if options.scheme.is_none() && (target.is_some() || !schemes.is_empty()) {
         let error = Error::usage("no scheme is named to quantize to");
-        return Err(error.remedy(if target.is_some() {
-            "choose --scheme nvfp4,fp8,keep"
-        } else {
-            "choose --scheme fp8"
-        }));
+        let scheme = if target.is_some() { "nvfp4,fp8,keep" } else { "fp8" };
+        return Err(error.with_value(Opt::SCHEME, scheme, "choose {}"));
     }
     match target {
         None if is_choice => {
@@ -39,8 +36,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
                 "--scheme {} lists several schemes, and tcast needs --target-bits to choose",
                 listed()
             ));
-            let bits = "the bits per weight that the choice may have";
-            return Err(error.remedy(format!("name one scheme, or add --target-bits BITS, {bits}")));
+            let say = "add {}, the bits per weight that the choice may have";
+            return Err(error.with(Opt::SCHEME, "name one scheme").with_value(Opt::TARGET_BITS, "BITS", say));
         }
         None => return Ok(()),
         Some(_) => {}
@@ -48,7 +45,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if !is_choice {
         let error =
             Error::usage(format!("--target-bits chooses among several schemes, but --scheme names only {}", listed()));
-        return Err(error.remedy("add other schemes, or keep: --scheme nvfp4,fp8,keep"));
+        return Err(error.with_value(Opt::SCHEME, "nvfp4,fp8,keep", "add other schemes, or keep: {}"));
     }
     if options.recover {
         return Err(no_effect("--recover", "--target-bits chooses by the errors of new codes and scales"));
@@ -58,7 +55,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     }
     if !options.tensors.rename.is_empty() {
         let error = Error::usage("--rename: the rules that --target-bits finds are for the names of the input");
-        return Err(error.remedy("rename the tensors of the result, with tcast cast --rule '*=keep' --rename OLD=NEW"));
+        let options = [(Opt::RULE, "*=keep"), (Opt::RENAME, "OLD=NEW")];
+        return Err(error.run("cast", Some("".as_ref()), &options, "rename the tensors of the result, with {}"));
     }
     args.candidates().into_iter().try_for_each(|scheme| check_has_codes("--target-bits", scheme))
 }
@@ -81,7 +79,8 @@ pub(super) fn choose(args: &QuantizeArgs, target: f64, model: &Model, observer: 
             let what =
                 format!("--target-bits {target} cannot be reached: these schemes need {smallest:.2} bits per weight");
             in_file(Error::new(what))
-                .remedy(format!("choose --target-bits {smallest:.2}, or add a scheme with fewer bits"))
+                .with_value(Opt::TARGET_BITS, format!("{smallest:.2}"), "choose {}")
+                .with(Opt::SCHEME, "add a scheme with fewer bits")
         }
         Unreachable::NothingQuantized => {
             let what = format!("with --target-bits {target}, every weight can stay as it is");
@@ -104,7 +103,7 @@ pub(super) fn check_plan(chosen: &Budget, outputs: &[PlannedOutput]) -> Result<(
     let names: BTreeSet<&str> = planned.keys().copied().chain(chosen.keys().map(String::as_str)).collect();
     let Some(name) = names.iter().find(is_other) else { return Ok(()) };
     let error = Error::new("another rule gives it another scheme than the one that was chosen").in_tensor(name);
-    Err(error.remedy("name it in a --rule of its own, before the others"))
+    Err(error.with(Opt::RULE, "name it in a {} of its own, before the others"))
 }
 
 /// Returns the command that makes the choice without measuring.

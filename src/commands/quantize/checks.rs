@@ -2,8 +2,9 @@
 
 use super::super::arguments::{first_given, no_effect};
 use super::super::into_gguf;
+use super::super::remedies::flag;
 use crate::cli::QuantizeArgs;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{check_schemes_of_model, layout_of, matchable_names};
 use crate::quant::{
@@ -38,8 +39,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
              and no weight holds it",
         );
         let has_scale = args.schemes().any(Scheme::has_activation_scale);
-        let add = if has_scale { "add --input-global-scale VALUE if you know it, or " } else { "" };
-        return Err(error.remedy(format!("{add}leave --activations out")));
+        let error =
+            if has_scale { error.with_value(Opt::INPUT_GLOBAL_SCALE, "VALUE", "add {} if you know it") } else { error };
+        return Err(error.without(Opt::ACTIVATIONS));
     }
     let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if options.input_global_scale.is_some()
@@ -79,7 +81,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         if let Some(scheme) = args.schemes().find(is_always).filter(|_| rotation == Rotation::Off) {
             let error =
                 Error::usage(format!("--rotation none: {} is always rotated in the layout {layout}", scheme.name));
-            return Err(error.remedy("leave --rotation out"));
+            return Err(error.without(Opt::ROTATION));
         }
     }
     if options.group_size.is_some() && !args.schemes().any(has_group_size) {
@@ -89,7 +91,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if let Some(group) = options.group_size.filter(|group| layout_name(options) == MLX && !of_mlx.contains(group)) {
         let size = if let Group::Neighbours(size) = group { size.to_string() } else { "channel".to_owned() };
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
-        return Err(error.remedy("choose --group-size 32, 64 or 128"));
+        return Err(error.with(Opt::GROUP_SIZE, "choose {} 32, 64 or 128"));
     }
     if options.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
@@ -113,7 +115,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         let can_be_partial = args.schemes().all(|scheme| scheme.has_partial_blocks(COMPRESSED_TENSORS));
         let can_be_partial = can_be_partial && args.schemes().next().is_some();
         return Err(if can_be_partial {
-            error.remedy(format!("choose --layout {COMPRESSED_TENSORS}, or leave --partial-blocks out"))
+            let layout = Error::usage(error.message()).with_value(Opt::LAYOUT, COMPRESSED_TENSORS, "choose {}");
+            layout.without(Opt::PARTIAL_BLOCKS)
         } else {
             error
         });
@@ -124,11 +127,11 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 /// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
 pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     if !options.is_gguf() {
-        let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
+        let given = options.imatrix.is_some().then_some(Opt::IMATRIX).or(options.gguf.first_given());
         return given.map_or(Ok(()), |option| {
             let layout = layout_name(options);
-            let flag = option.replace('_', "-");
-            let error = Error::usage(format!("--{flag} has no effect with the layout {layout}"));
+            let flag = flag(option);
+            let error = Error::usage(format!("{flag} has no effect with the layout {layout}"));
             let can_be_gguf = options.schemes().all(|scheme| scheme.layout_names().any(|name| name == GGUF.name));
             let error =
                 if can_be_gguf { error.remedy(format!("add {}", into_gguf::layout(options, input))) } else { error };
@@ -202,13 +205,13 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
     let in_file = |error: Error| error.in_file(&model.source.path);
     if !model.found.weights.is_empty() && options.recover {
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
-        return Err(in_file(error).remedy("leave --recover out"));
+        return Err(in_file(error).without(Opt::RECOVER));
     }
     let of_weights = [
-        ("search", options.search != ScaleChoice::Amax),
-        ("input_global_scale", options.input_global_scale.is_some()),
-        ("only_exact", options.only_exact),
-        ("recover", options.recover),
+        (Opt::SEARCH, options.search != ScaleChoice::Amax),
+        (Opt::INPUT_GLOBAL_SCALE, options.input_global_scale.is_some()),
+        (Opt::ONLY_EXACT, options.only_exact),
+        (Opt::RECOVER, options.recover),
     ];
     if let Some(option) = first_given(of_weights).filter(|_| model.is_onnx_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
@@ -223,16 +226,15 @@ pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&
     }
     if options.scheme.is_none() {
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
-        let remedy = if options.is_gguf() {
-            into_gguf::remedy(options, Some(&model.source.path))
+        return Err(in_file(if options.is_gguf() {
+            error.remedy(into_gguf::remedy(options, Some(&model.source.path)))
         } else {
-            "choose a scheme with --scheme".to_owned()
-        };
-        return Err(in_file(error).remedy(remedy));
+            error.with(Opt::SCHEME, "choose a scheme with {}")
+        }));
     }
     if options.only_exact && !options.recover && !options.is_gguf() {
         let error = Error::usage("is not quantized: --only-exact has no effect without --recover");
-        return Err(in_file(error).remedy("leave --only-exact out"));
+        return Err(in_file(error).without(Opt::ONLY_EXACT));
     }
     Ok(())
 }

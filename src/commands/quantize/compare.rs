@@ -8,7 +8,7 @@ use super::super::run::job_of_shards;
 use super::checks::{check_gguf, check_has_codes, check_model};
 use crate::cli::QuantizeArgs;
 use crate::convert::measure;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::identity::Files;
 use crate::options::{QuantizeOptions, Task};
 use crate::read::Model;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &QuantizeArgs, model: &Model, start: Instant) -> Result<
 
 /// Refuses options for GGUF files if no scheme is stored in one, and options for grids if all are.
 fn check_used(options: &QuantizeOptions, all: &[QuantizeOptions]) -> Result<()> {
-    let of_gguf = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
+    let of_gguf = options.imatrix.is_some().then_some(Opt::IMATRIX).or(options.gguf.first_given());
     match of_gguf.filter(|_| !all.iter().any(QuantizeOptions::is_gguf)) {
         Some(option) => {
             let error = Error::usage("no scheme is stored in a GGUF file: an option has no effect");

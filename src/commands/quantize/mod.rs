@@ -13,7 +13,7 @@ use super::unmatched::{hidden_rule, propose};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, in_own_layout, open_to_quantize};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
 use crate::options::{SchemeRule, Task};
@@ -41,11 +41,11 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     )?;
     let model = open_to_quantize(source, &args.options)?;
     let options = in_own_layout(&args.options, &model).map_err(|error| {
-        error.remedy(if model.found.weights.is_empty() {
-            "add --scheme SCHEME to quantize it"
-        } else {
-            "add --layout LAYOUT to keep its scheme in this layout, or --scheme SCHEME to quantize it again"
-        })
+        if model.found.weights.is_empty() {
+            return error.with_value(Opt::SCHEME, "SCHEME", "add {} to quantize it");
+        }
+        let error = error.with_value(Opt::LAYOUT, "LAYOUT", "add {} to keep its scheme in this layout");
+        error.with_value(Opt::SCHEME, "SCHEME", "add {} to quantize it again")
     })?;
     let args = &QuantizeArgs { options, ..args.clone() };
     checks::check(args)?;
@@ -121,7 +121,8 @@ fn with_fused(error: Error, model: &Model, layout: &str) -> Error {
     }
     let names = names(model, layout).unwrap_or_default();
     let globs = policy.globs_together(name, names.iter().map(String::as_str));
-    error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
+    let are_coded = coded.is_some();
+    error.unadvised().leaving_out(&globs, are_coded)
 }
 
 /// Refuses options that do not go together, as far as that is clear without the model.

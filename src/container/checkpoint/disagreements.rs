@@ -1,19 +1,20 @@
 //! Disagreements between an index and the shards of a checkpoint, or among the shards, and how to proceed.
 
-use super::Checkpoint;
 use super::index::WeightMap;
 use super::models::{NameConflict, NumberedName, conflict};
 use super::names::is_complete_without;
 #[cfg(feature = "cli")]
 use super::names::{file_names, is_shard};
+use super::{Checkpoint, short_index};
 use crate::container::{Input, SHARDS, probe};
 use crate::dtype::Dtype;
-use crate::error::{Blocker, Error, Kind, Result};
-use crate::text::{path_text, shorten};
+use crate::error::{Error, Result};
+use crate::io::advice::{move_out, take_out};
+use crate::text::{path_text, quoted, shorten};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A contradiction between the files of a folder.
 #[derive(Debug)]
@@ -238,23 +239,30 @@ pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
         let error = Error::new(&fatal.text).in_file(path);
-        let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
         if let Some(output) = output_among(&checkpoint) {
-            return Err(error.with_blocker(surplus(output, true)));
+            return Err(error.remedy(format!("tcast wrote one of them; move it: {}", move_out(output))));
         }
         return Err(match (&fatal.remedy, &checkpoint.index) {
             (Remedy::OtherIndex, Some(index)) if is_complete_without(&index.name, folder) => {
-                error.with_blocker(Blocker::ShortIndex(folder.join(&index.name)))
+                error.remedy(short_index(&folder.join(&index.name)))
             }
-            (Remedy::Move { model, others }, _) => error.with_blocker(Blocker::OtherModels {
-                model: model.as_ref().map(|model| folder.join(model)),
-                others: others.iter().map(|other| folder.join(other)).collect(),
-            }),
+            (Remedy::Move { model, others }, _) => {
+                let what = if others.len() == 1 { "the other model" } else { "the files of other models" };
+                let others: Vec<PathBuf> = others.iter().map(|other| folder.join(other)).collect();
+                let error = error.remedy(take_out(what, &others));
+                let given = model.iter().map(|model| format!("give the file in it: {}", quoted(&folder.join(model))));
+                given.fold(error, Error::remedy)
+            }
             (Remedy::OtherIndex | Remedy::Download, _) => error.remedy("download the whole folder"),
             _ if checkpoint.is_gguf() => error.remedy("download all parts again"),
             _ => match newest_to_repeat(&checkpoint) {
-                Some(newest) => error.with_blocker(surplus(newest, false)),
-                None => error.remedy("download the folder again").of(Kind::Inconsistent),
+                Some(newest) => {
+                    let command = move_out(newest);
+                    error.remedy(format!(
+                        "if the newest one is an output, move it: {command}; if not, download the folder again"
+                    ))
+                }
+                None => error.run("inspect", None, &[], "download the folder again; {} shows all that does not fit"),
             },
         });
     }

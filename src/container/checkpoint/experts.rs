@@ -5,7 +5,7 @@ use super::naming::model_type;
 use super::{CONFIG, Checkpoint, ExpertForm};
 use crate::container::{Data, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
@@ -261,7 +261,7 @@ impl MlxStacks {
             }
             None => "has no config.json with a model_type, which determines how MLX stacks experts".to_owned(),
         };
-        Err(Error::new(what).of(Kind::Unmapped))
+        Err(Error::new(what).keeping_names())
     }
 
     /// Returns the module of the stack of an expert's module: `x.switch_mlp.gate_proj` of `x.experts.3.gate_proj`. `None`
@@ -467,7 +467,7 @@ impl Checkpoint {
             return Ok(());
         }
         let message = format!("holds {experts} tensors of single experts in {} bytes, far too few", self.bytes());
-        Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path))
+        Err(Error::new(message).keeping_names().in_file(&self.path))
     }
 
     /// Gives the modules of layers with single experts the names that they have in this form.
@@ -518,7 +518,7 @@ struct ExpertStack<'a> {
 impl<'a> Divided<'a> {
     /// Describes a tensor. `counts` has the number of experts of each module with stacks.
     fn of(tensor: &'a Tensor, name: &'a str, form: &MlxStacks, counts: &HashMap<&str, u64>) -> Result<Self> {
-        let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
+        let unmapped = |what: &str| Err(Error::new(what).keeping_names());
         if DERIVED.iter().any(|part| name.contains(part)) {
             return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
         }

@@ -1,15 +1,17 @@
 //! Finds the intended input if the given one does not exist or holds no shards: a similar name, an existing alternative,
 //! or a download.
 
-use super::names::{ShardFolder, described_shards, file_names, folders_of_shards, has_shards};
+use super::names::{ShardFolder, described_shards, file_names, folders_of_shards, has_shards, is_index};
 use super::read_text;
 use super::side_files::{CONFIG, descriptions};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
 use crate::container::{ReadOptions, as_json, by_extension, known_formats, probe_with};
-use crate::error::{Error, Intended, Kind};
+use crate::error::{Advice, Error, Kind};
+use crate::io::advice::{give_described, give_whole, list};
 use crate::io::listing::entries;
 use crate::io::open::is_missing;
 use crate::io::output::{directory_of, in_home};
+use crate::text::{expanded, quoted};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -22,28 +24,28 @@ const MOST: usize = 2_000;
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     if !is_missing(path) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let is_unread = !matches!(error.cause(), Kind::Unfinished { .. } | Kind::Interrupted(_));
-        let describes =
-            is_unread && error.blocker().is_none() && is_json && path.is_file() && has_shards(directory_of(path));
-        return if describes { error.intending(Intended::Described(directory_of(path).to_owned())) } else { error };
+        let is_unread = !matches!(error.cause(), Kind::Unfinished | Kind::Interrupted(_));
+        let is_index = path.file_name().and_then(OsStr::to_str).is_some_and(is_index); // whose error has advice of its own
+        let describes = is_unread && is_json && !is_index && path.is_file() && has_shards(directory_of(path));
+        return if describes { error.unadvised().remedy(give_described(directory_of(path))) } else { error };
     }
     let text = path.to_str().unwrap_or_default();
     if text.contains("://") {
         let error = Error::new("is an address, and tcast reads only files of this machine").of(Kind::System);
-        return error.in_file(path).intending(Intended::Address(text.into()));
+        return error.in_file(path).advise(Advice::Download(text.into()));
     }
     if let Some(home) = in_home(path) {
-        return error.intending(Intended::Home(home));
+        return error.unadvised().remedy(format!("a shell expands ~ only outside of quotes: {}", quoted(&home)));
     }
     if cfg!(unix) && has_matches(path) {
-        return error.intending(Intended::Pattern(path.to_owned()));
+        return error.unadvised().remedy(format!("a shell expands * and ? only outside of quotes: {}", expanded(path)));
     }
     match near(path) {
-        Some(existing) => error.intending(Intended::Similar(existing)),
+        Some(existing) => error.unadvised().remedy(format!("is it {}?", quoted(&existing))),
         None if is_shard_name(path) && has_shards(directory_of(path)) => {
-            error.intending(Intended::Whole(directory_of(path).to_owned()))
+            error.unadvised().remedy(give_whole(directory_of(path)))
         }
-        None if is_repository(path) => error.intending(Intended::Repository(text.into())),
+        None if is_repository(path) => error.advised([Advice::Download(text.into())]),
         None => error,
     }
 }
@@ -128,7 +130,7 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     let error = |what: &str| Error::new(what).in_file(folder);
     let inner = folders_of_shards(folder);
     if !inner.is_empty() {
-        return error(what).intending(Intended::Folders(inner.into()));
+        return error(what).remedy(format!("give a folder in it that has such files: {}", list(&inner, ", ")));
     }
     let is_other = |path: &Path| {
         let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
@@ -154,13 +156,13 @@ pub(super) fn without_shards(folder: &Path) -> Error {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let colon = if other.message().starts_with("is ") { "" } else { ":" };
             let error = error(&format!("{what}; {name}{colon} {}", other.message()));
-            if other.has_advice() {
-                error.advised_by(other)
-            } else {
-                error.remedy("download the model in the safetensors format")
+            match other.advice() {
+                [] => error.remedy("download the model in the safetensors format"),
+                advice => error.advised(advice),
             }
         }
-        _ => error(what).intending(Intended::Files(readable.into())),
+        ([file], _) => error(what).remedy(format!("give the file in it: {}", quoted(file))),
+        (files, _) => error(what).remedy(format!("give files in it: {}", list(files, " "))),
     }
 }
 

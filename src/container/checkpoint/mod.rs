@@ -33,7 +33,8 @@ pub use side_files::{
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
 use super::pytorch::{is_shard_of_pieces, open_folder};
 use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_with};
-use crate::error::{Blocker, Error, Kind, Result};
+use crate::error::{Error, Kind, Result};
+use crate::io::advice::take_out;
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::io::output::{WORK, directory_of};
@@ -353,11 +354,17 @@ fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
+/// Returns the remedy for an index that omits shards of its folder.
+fn short_index(index: &Path) -> String {
+    let take_out = take_out("the index", &[index]);
+    format!("download the index again, or, to convert all .safetensors files, {take_out}")
+}
+
 /// Returns what adds the remedy to the error of an index that cannot be read.
 fn unusable(folder: &Path, index: &str) -> impl FnOnce(Error) -> Error {
     move |error| {
         if is_complete_without(index, folder) {
-            error.with_blocker(Blocker::ShortIndex(folder.join(index)))
+            error.remedy(short_index(&folder.join(index)))
         } else {
             error.remedy("download the folder again")
         }
@@ -418,7 +425,8 @@ fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Res
         }
         let error = refusal("missing", name, "download the whole folder");
         if is_complete_without(&index.name, folder) {
-            return error.with_blocker(Blocker::StaleIndex(folder.join(&index.name)));
+            let command = take_out("the index", &[folder.join(&index.name)]);
+            return error.remedy(format!("if the other shards are the model, {command}"));
         }
         error
     };

@@ -7,7 +7,8 @@ use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, O
 use crate::container::gguf::sizes::{SizeDifference, size_difference};
 use crate::container::json::{as_json, members};
 use crate::container::{Input, Tensor};
-use crate::error::{Error, Intended, Kind, Result};
+use crate::error::{Error, Opt, Result};
+use crate::io::advice::give_described;
 use crate::io::output::directory_of;
 use crate::text::{path_text, shorten};
 use serde_json::Value;
@@ -43,11 +44,11 @@ impl Checkpoint {
     pub(crate) fn with_root(self, root: Option<&str>, take_rank: Option<u64>) -> Result<Self> {
         if take_rank.is_some() && !self.has_ranks() {
             let error = Error::usage("is not a folder with a file for each rank, and only these have ranks");
-            return Err(error.in_file(&self.path).without("take_rank"));
+            return Err(error.in_file(&self.path).without(Opt::TAKE_RANK));
         }
         if root.is_some() && self.shards.iter().all(|shard| shard.contents.pickle.is_none()) {
             let error = Error::usage("is not a checkpoint of PyTorch, and only these have a root");
-            return Err(error.in_file(&self.path).without("root"));
+            return Err(error.in_file(&self.path).without(Opt::ROOT));
         }
         Ok(self)
     }
@@ -63,13 +64,12 @@ impl Checkpoint {
             if !self.is_distributed() && (!is_gguf || names != Some(Naming::HuggingFace)) {
                 let message = "the config of another folder works only with a distributed checkpoint, or with a GGUF input and \
                                names of Hugging Face";
-                return Err(Error::usage(message).in_file(&self.path).without("config"));
+                return Err(Error::usage(message).in_file(&self.path).without(Opt::CONFIG));
             }
             if !base.join(CONFIG).is_file() {
                 let error = Error::new("is not a folder with a config.json").in_file(base);
                 let is_config = base.is_file() && base.file_name().is_some_and(|name| name == CONFIG);
-                let folder = || Intended::Described(directory_of(base).to_owned());
-                return Err(if is_config { error.intending(folder()) } else { error });
+                return Err(if is_config { error.remedy(give_described(directory_of(base))) } else { error });
             }
             self.base = Some(base.to_owned());
         }
@@ -108,7 +108,7 @@ impl Checkpoint {
         let in_file = |error: Error| error.in_file(&self.path);
         let Some(architecture) = first.contents.value("general.architecture") else {
             let what = "does not name its architecture, which determines the names of Hugging Face";
-            return Err(in_file(Error::new(what).of(Kind::Unmapped)));
+            return Err(in_file(Error::new(what).keeping_names()));
         };
         let places: Vec<(usize, usize)> = (self.shards.iter().enumerate())
             .flat_map(|(shard, input)| (0..input.contents.tensors.len()).map(move |at| (shard, at)))

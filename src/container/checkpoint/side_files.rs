@@ -5,11 +5,11 @@ use crate::container::json::{MapOnly, as_json, members};
 use crate::container::pytorch::is_part_of_folder;
 use crate::container::{ReadOptions, ShardNames};
 use crate::dtype::Dtype;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::io::listing::entries;
 use crate::io::open::{is_absent, is_missing, unreadable};
 use crate::io::output::is_own;
-use crate::text::{path_text, shorten};
+use crate::text::{path_text, replace_by_copy, shorten};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -134,7 +134,9 @@ impl SideFiles {
             if !target.starts_with(&own) && !is_of_cache && !is_beside_weights() {
                 let copy = folder.join(format!("{file}.copy"));
                 let error = Error::new("is a symbolic link that leads out of the checkpoint, and is not followed");
-                return Err(error.in_file(&path).with_blocker(Blocker::Link { link: path, copy }));
+                return Err(error
+                    .in_file(&path)
+                    .remedy(format!("if the model needs its target: {}", replace_by_copy(&path, &copy))));
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::{
     ReadOptions, Rereading, Tensor, TextForm, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
@@ -150,7 +150,7 @@ fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     if let Some(index) = text.first_with_final_nul {
         let place = position(index, tensor.shape, tensor.fortran_order);
         return Err(Error::new(format!("element {place} is a text that ends in NUL, which numpy cannot store"))
-            .remedy("name an output that ends in .pb"));
+            .with(Opt::OUTPUT, "name an output that ends in .pb"));
     }
     let width = if text.is_binary { text.longest_bytes.into() } else { 4 * u64::from(text.longest_chars) };
     check_text_width(width)?;

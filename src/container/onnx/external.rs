@@ -1,9 +1,9 @@
 //! Elements in another file, next to the file of the message.
 
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::directory_of;
-use crate::text::shorten;
+use crate::text::{quoted, shorten};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
@@ -102,7 +102,11 @@ impl External {
         let failed = |error: io::Error| {
             let is_missing = error.kind() == io::ErrorKind::NotFound;
             let error = Error::io(&format!("cannot read its external data '{}'", shorten(&self.location)), &error);
-            if is_missing { error.with_blocker(Blocker::Referrer(owner.to_owned())) } else { error }
+            if is_missing {
+                error.remedy(format!("copy or download the other file too: {} refers to it", quoted(owner)))
+            } else {
+                error
+            }
         };
         let file = match open_beneath(folder, location).map_err(failed)? {
             Some(file) => file,

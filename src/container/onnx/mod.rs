@@ -13,7 +13,7 @@ use super::{
     ReadOptions, Tensor, TextForm, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::{counted, quoted, size};
@@ -121,7 +121,9 @@ impl Container for Onnx {
         let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
         if len > MAX_MESSAGE {
             let error = Error::new(format!("an ONNX tensor of {}; protobuf messages are limited to 2 GiB", size(len)));
-            return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
+            return Err(error
+                .in_tensor(&tensor.name)
+                .with(Opt::OUTPUT, "name an output that ends in .safetensors or .npz"));
         }
         let places = vec![Placement { form, range: start..end, crc: None }];
         Ok(FileLayout { literals: vec![(0, head), (end, tail)], entries: Vec::new(), places, len })

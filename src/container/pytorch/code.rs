@@ -3,7 +3,7 @@
 use super::tree::RootEntry;
 use super::values::{CodeName, PickleValues};
 use crate::container::Tensor;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::text::shorten;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,10 +98,10 @@ impl PickleFacts {
 
 /// Returns the error for a root that has no tensors.
 pub(super) fn no_such_root(root: &str, roots: &[RootInfo]) -> Error {
-    let error = Error::new(format!("has no tensors under '{}'", shorten(root))).without("root");
+    let error = Error::new(format!("has no tensors under '{}'", shorten(root)));
     if roots.is_empty() {
-        return error;
+        return error.without(Opt::ROOT);
     }
     let names: Vec<String> = roots.iter().map(|root| format!("'{}'", shorten(&root.key))).collect();
-    error.remedy(format!("these have some: {}", names.join(", ")))
+    error.remedy(format!("these have some: {}", names.join(", "))).without(Opt::ROOT)
 }

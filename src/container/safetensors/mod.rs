@@ -16,7 +16,7 @@ use super::{
     Placement, ReadOptions, Rereading, ShardNames, Tensor, element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::io::map::{MappedFile, large_buffer};
 use crate::kernel::Storage;
 use crate::text::shorten;
@@ -118,7 +118,9 @@ impl Container for Safetensors {
         let metadata = with_notes(metadata.texts.as_deref(), &notes)?;
         let (literals, entries) = write_header(tensors, &ranges, metadata.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
-        check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
+        check_length("the output would have", start.saturating_sub(8)).map_err(|error| {
+            error.of(Kind::Usage).with(Opt::MAX_SHARD_SIZE, "add {}, which divides the output into shards")
+        })?;
         let len = end.checked_add(start).ok_or_else(too_long)?;
         let place = |(tensor, range): (NewTensor, Range<u64>)| Placement {
             form: Form::packed(tensor.dtype),

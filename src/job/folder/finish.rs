@@ -1,7 +1,7 @@
 //! Completes a folder into which several runs have written their parts.
 
 use crate::container::{ReadOptions, checkpoint};
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Opt, Result};
 use crate::job::outcome::FileReport;
 use crate::options::RecordedOptions;
 use crate::staging::{self, Manifest, Staging};
@@ -35,8 +35,9 @@ pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished
     let staging = Staging::reopen(path, sync)?;
     for shard in &staging.manifest().shards {
         if staging.done::<IgnoredAny>(shard).is_some() {
-            let remedy = "run the command of this part again to convert the shard again";
-            staging.verify(shard, threads).map_err(|error| error.remedy(remedy).of(Kind::Incomplete))?;
+            let remedy = "run the command of this part again to convert the shard again, and then {}";
+            let failed = |error: Error| error.unadvised().of(Kind::Unfinished).with(Opt::FINISH, remedy);
+            staging.verify(shard, threads).map_err(failed)?;
         }
     }
     let Manifest { operator, options, input, inputs, shards, .. } = staging.manifest();

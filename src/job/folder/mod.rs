@@ -16,7 +16,7 @@ use crate::container::checkpoint::{
     with_dtype,
 };
 use crate::container::{self, Input, part_names};
-use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::error::{Error, OTHER_FOLDER, Opt, Result};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::options::ExpertForm;
@@ -25,7 +25,7 @@ use crate::progress::{Note, Observer};
 use crate::quant::is_named_as_part;
 use crate::read::Model;
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
-use crate::text::path_text;
+use crate::text::{path_text, remove_files};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
@@ -119,7 +119,7 @@ pub(super) fn plan<'a>(
         manifest.replaced = replaced.map_err(|error| unless_input(error, files))?;
     }
     let is_there = staging::check(path, start, &manifest)?;
-    check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
+    check_files(path, &manifest, files).map_err(|error| error.with(Opt::OUTPUT, OTHER_FOLDER))?;
     if start == Start::Replace {
         report_staying(path, &manifest, observer)?;
     }
@@ -261,7 +261,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
         let path = folder.join(name);
         if manifest.files().all(|file| file != *name) && path.try_exists().is_ok_and(|is_there| is_there) {
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::FOLDER)));
+            return Err(error.remedy(remove_files(&[path])).with(Opt::OUTPUT, OTHER_FOLDER));
         }
     }
     Ok(())
@@ -269,10 +269,10 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
 
 /// Returns another error if a file in the way is an input of the run: the user must not remove it.
 fn unless_input(error: Error, files: &Files) -> Error {
-    match error.blocker() {
-        Some(Blocker::File(path) | Blocker::Foreign(path)) if files.is_read(path) => {
+    match error.path() {
+        Some(path) if !error.advice().is_empty() && files.is_read(path) => {
             let what = "the output folder contains this input, and readers would take it for a part of the output";
-            Error::new(what).in_file(path).of(Kind::Taken(Wanted::FOLDER))
+            Error::new(what).in_file(path).with(Opt::OUTPUT, OTHER_FOLDER)
         }
         _ => error,
     }
@@ -284,7 +284,7 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
         return Ok(());
     }
     let what = if is_within(input, output) { "is the folder of the input" } else { "is in the folder of the input" };
-    Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::FOLDER)))
+    Err(Error::new(format!("the output {what}")).in_file(output).with(Opt::OUTPUT, OTHER_FOLDER))
 }
 
 fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> String {

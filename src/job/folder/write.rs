@@ -3,7 +3,7 @@
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Container, NewTensor, ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
-use crate::error::{Error, Kind, OutputRole, Result};
+use crate::error::{Error, Kind, OTHER_FOLDER, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_space};
 use crate::io::sink::ExistingFile;
@@ -76,7 +76,7 @@ fn compare(
     };
     if let Some(other) = other {
         let what = format!("the output exists already, and is not what this command writes: {other}");
-        return Err(Error::new(what).of(Kind::exists(OutputRole::Folder)).in_file(path));
+        return Err(Error::new(what).existing(OTHER_FOLDER).in_file(path));
     }
     let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
     let mut files = Vec::new();
@@ -177,7 +177,7 @@ fn recorded(
     let Some(report) = staging.done(shard).filter(|report| is_ended || is_measured(report)) else { return Ok(None) };
     match staging.verify(shard, job.threads) {
         Ok(()) => Ok(Some(report)),
-        Err(error) if is_ended => Err(error.of(Kind::Stale)),
+        Err(error) if is_ended => Err(error.of(Kind::Unfinished).with(Opt::FORCE, "start again with {}")),
         Err(error) => {
             observer.notice(Note::DoneAgain(&error));
             Ok(None)

@@ -45,7 +45,7 @@ pub(super) fn compare(mut zip: Zip<2>, options: &DiffOptions) -> Result<Comparis
     // The position of the first difference helps to repair a damaged file.
     let Differences { beyond, unequal, bits, .. } = &differences;
     read.map_err(|error| match [beyond, unequal, bits].into_iter().find_map(|spots| spots.first.as_deref()) {
-        Some(FirstDifference { index, a, b, .. }) if error.remedy_text().is_none() => {
+        Some(FirstDifference { index, a, b, .. }) if error.advice().is_empty() => {
             error.remedy(format!("the first difference is at {index:?}: {a}, {b}"))
         }
         _ => error,

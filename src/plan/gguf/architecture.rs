@@ -1,6 +1,6 @@
 //! The architecture of a diffusion model: named by the user, or detected by its tensors.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::quant::gguf::{Architecture, Undetected};
 use crate::text::shorten;
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ use std::collections::HashSet;
 /// Returns the architecture that the user names, if a model with these tensors can be of it.
 pub(super) fn named(name: &str, tensors: &HashSet<&str>) -> Result<&'static Architecture> {
     let architecture = Architecture::find(name).ok_or_else(|| unknown_architecture(name))?;
-    let wrong = |what: String| Error::usage(what).without("architecture");
+    let wrong = |what: String| Error::usage(what).without(Opt::ARCHITECTURE);
     architecture.check(tensors).map_err(|why| match why {
         Undetected::Diffusers(_) => undetected(why),
         Undetected::Other(other) => wrong(format!("the tensors are those of {}, not of {name}", other.name)),
@@ -40,7 +40,7 @@ pub(super) fn undetected(why: Undetected) -> Error {
             let names: Vec<&str> = Architecture::names().collect();
             let what =
                 format!("not a recognized diffusion model ({}), and there is no GGUF metadata", names.join(", "));
-            Error::new(what).of(Kind::NoKeys { is_language: false })
+            Error::new(what).with_keys()
         }
     }
 }

@@ -5,7 +5,7 @@ use super::keys;
 use super::model::{GgufModel, NewWeight, OldTensor, TensorOrder, TypeRules, tensors_of};
 use crate::container::GgufKey;
 use crate::container::gguf::names::check_known;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::options::GgufOptions;
 use crate::progress::GgufNote;
 use crate::quant::gguf::diffusion;
@@ -42,7 +42,7 @@ impl<'m> GgufModel<'m> {
                         "a GGUF of this language model (type '{}') needs metadata that the folder does not contain",
                         shorten(&model_type)
                     );
-                    return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+                    return Err(Error::new(what).with_metadata());
                 }
                 (found, _) => found.map_err(undetected)?,
             };

@@ -4,7 +4,7 @@ use crate::blocks::ImportanceMatrix;
 use crate::container::gguf::first_text;
 use crate::container::{self, Input};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::quant::gguf::language;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,8 @@ impl ImportanceFile {
         if !starts_like_gguf {
             file.prefetch(0..file.len())?;
             let matrix = ImportanceMatrix::from_legacy(&file).map_err(|error| {
-                in_file(error).remedy("name an importance matrix of llama-imatrix, which has columns for each weight")
+                in_file(error)
+                    .with(Opt::IMATRIX, "name an importance matrix of llama-imatrix, which has columns for each weight")
             })?;
             return Ok(Self { path: path.to_owned(), matrix, dataset: None, chunks: None });
         }
@@ -41,7 +42,7 @@ impl ImportanceFile {
         let contents = &input.contents;
         if contents.value("general.type") != Some(ImportanceMatrix::TYPE) {
             let error = Error::new("is a GGUF file without an importance matrix");
-            return Err(error.remedy("name the output of llama-imatrix"));
+            return Err(error.with(Opt::IMATRIX, "name the output of llama-imatrix"));
         }
         let has = |key: &&&str| contents.keys.iter().any(|(name, _)| name == **key);
         if let Some(key) = ImportanceMatrix::KEYS.iter().find(|key| !has(key)) {

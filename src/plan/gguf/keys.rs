@@ -5,7 +5,7 @@ use crate::container::gguf::names::MetadataValue;
 use crate::container::gguf::sizes::{SizeDifference, has_latent_attention, size_difference};
 use crate::container::gguf::{ALIGNMENT, NUMBER, ORIGINAL_SHAPE, SPLIT, first_number, first_part, list_length};
 use crate::container::{self, ARCHITECTURE, GgufKey, Input};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::quant::gguf::language::LanguageModel;
 use crate::text::{quoted, shorten};
 use std::collections::HashSet;
@@ -28,18 +28,18 @@ const MAX_TEXT: usize = 127;
 pub(super) fn open(path: &Path) -> Result<Input> {
     if path.is_dir() {
         let error = Error::new("is a folder, and metadata is taken from a GGUF file").in_file(path);
-        return Err(error.remedy(SAME_MODEL));
+        return Err(error.with(Opt::METADATA_FROM, SAME_MODEL));
     }
     let input = container::probe(path)?;
     if !input.is_gguf() {
         let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
-        return Err(error.remedy(SAME_MODEL));
+        return Err(error.with(Opt::METADATA_FROM, SAME_MODEL));
     }
     if input.contents.value(NUMBER).is_some_and(|number| number != "0") {
         let error = Error::new("is not the first part of its model, which has the metadata").in_file(path);
         let first = first_part(path).filter(|first| first.is_file());
         return Err(match first {
-            Some(first) => error.remedy(format!("name the first part: {}", quoted(&first))),
+            Some(first) => error.with(Opt::METADATA_FROM, format!("name the first part: {}", quoted(&first))),
             None => error,
         });
     }
@@ -57,14 +57,14 @@ impl<'a> KeySource<'a> {
     /// Returns the error for a file that describes another model.
     pub(super) fn other_model(&self, what: &str) -> Error {
         let error = self.error(format!("describes another model: it {what}"));
-        error.remedy(SAME_MODEL)
+        error.with(Opt::METADATA_FROM, SAME_MODEL)
     }
 
     pub(super) fn architecture(&self) -> Result<&'a str> {
         let named = self.0.contents.value(ARCHITECTURE);
         named.ok_or_else(|| {
             let error = self.error(format!("has no {ARCHITECTURE}, which readers of GGUF files need"));
-            error.of(Kind::NoKeys { is_language: false })
+            error.with_keys()
         })
     }
 
@@ -82,7 +82,9 @@ impl<'a> KeySource<'a> {
         // Files from before April 2025 lack a key, and describe tensors that tcast does not write.
         if has_latent_attention(config) && self.number(&format!("{architecture}.attention.key_length_mla")).is_none() {
             let error = self.error("describes the model as llama.cpp stored it before April 2025");
-            return Err(error.remedy("name a newer .gguf file of the same model, in any of its types"));
+            return Err(
+                error.with(Opt::METADATA_FROM, "name a newer .gguf file of the same model, in any of its types")
+            );
         }
         let own = |key: &str| self.number(key).map(MetadataValue::Integer);
         match size_difference(architecture, config, &own) {

@@ -26,7 +26,7 @@ use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::lora::{Merge, unmerged};
 use crate::operator::Operator;
@@ -94,7 +94,7 @@ impl<'r> GgufTask<'r> {
             Dtype::Bfloat16 => Ok("bf16"),
             other => {
                 let error = Error::usage(format!("models in GGUF files are not cast to {other}"));
-                Err(error.remedy("cast to f32, f16 or bf16, and quantize to narrower types"))
+                Err(error.with(Opt::TO, "cast to f32, f16 or bf16, and quantize to narrower types"))
             }
         };
         let scheme = |to| scheme(to).map(|name| GgufScheme::find(name).expect("plain types have a scheme"));
@@ -164,7 +164,7 @@ impl<'a> Planned<'a> {
         let is_language = matches!(model.rules, model::TypeRules::Language(_));
         if let Some(first) = input.source.dropped.names().next().filter(|_| is_language && input.source.is_gguf()) {
             let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
-            return Err(error.in_tensor(first).remedy("name an output in another format"));
+            return Err(error.in_tensor(first).with(Opt::OUTPUT, "name an output in another format"));
         }
         let importance = task.imatrix.map(ImportanceFile::read).transpose()?;
         let mut planner = GgufPlanner {
@@ -256,7 +256,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                 _ if !tensor.dtype.is_some_and(Dtype::is_floating) => kept(KeptReason::NotFloating),
                 Some(Some(_)) if is_wide => {
                     let error = Error::new(not_a_weight(tensor.dtype));
-                    return Err(error.of(Kind::Unconvertible).in_tensor(old));
+                    return Err(error.unconvertible().in_tensor(old));
                 }
                 _ if is_wide => kept(KeptReason::OtherFloat),
                 _ if self.task.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
@@ -275,8 +275,9 @@ impl<'a> GgufPlanner<'_, 'a> {
     /// Refuses patterns that match no tensor, by its old or its new name.
     fn check_patterns(&self) -> Result<()> {
         let TensorOptions { include, exclude, allow_unmatched, .. } = self.task.tensors;
-        let rules = self.task.rules.iter().map(|(pattern, _)| ("rule", *pattern));
-        let all = include.iter().map(|pattern| ("include", pattern)).chain(exclude.iter().map(|it| ("exclude", it)));
+        let rules = self.task.rules.iter().map(|(pattern, _)| (Opt::RULE, *pattern));
+        let all =
+            include.iter().map(|pattern| (Opt::INCLUDE, pattern)).chain(exclude.iter().map(|it| (Opt::EXCLUDE, it)));
         let is_met = |pattern: &Pattern| {
             let mut tensors = self.model.tensors.iter();
             tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(tensor.source_name(self.input)))
@@ -363,7 +364,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let to = match chosen.format.or(stored.and_then(BlockFormat::plain)) {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
-                let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
+                let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).unconvertible())?;
                 if let Some(merge) = self.steps.merge_of(self.input.tensors[at].name) {
                     let source = (place, Few::One(self.input.stored(at)), WeightValues::Rows(0));
                     return self.add_merged(tensor, source, &[Some(merge)], (format, chosen.kept));
@@ -465,12 +466,12 @@ impl<'a> GgufPlanner<'_, 'a> {
             let cast = Conversion::cast(from, to, self.task.rules_of_casts);
             cast.map(|cast| cast.watch(self.watched))
         };
-        let refused = || Error::new(format!("{dtype} cannot become {target}")).of(Kind::Unconvertible);
+        let refused = || Error::new(format!("{dtype} cannot become {target}")).unconvertible();
         Ok(CodesSource::Cast(Arc::new(conversion.ok_or_else(refused)?)))
     }
 
     fn encoder(&self, tensor: &NewWeight, format: &'static BlockFormat, dtype: Dtype) -> Result<BlockWeightEncoder> {
-        let refuse = |why| Error::new(format!("cannot become {}: {why}", format.name)).of(Kind::Unconvertible);
+        let refuse = |why| Error::new(format!("cannot become {}: {why}", format.name)).unconvertible();
         let encoder = BlockWeightEncoder::new(format, &tensor.shape, dtype).map_err(refuse)?;
         let weights = match self.importance.filter(|_| format.uses_importance()) {
             Some(importance) => importance.of_tensor(&tensor.name, &tensor.shape)?,
@@ -480,7 +481,9 @@ impl<'a> GgufPlanner<'_, 'a> {
         if let Some(scheme) = scheme.filter(|scheme| language::needs_importance(scheme, &tensor.name, format)) {
             let scheme = scheme.name;
             let error = Error::new(format!("{scheme} needs the importance of its columns, which is not known"));
-            return Err(error.of(Kind::NoImportance));
+            return Err(error
+                .with(Opt::SCHEME, "choose another scheme")
+                .with(Opt::IMATRIX, "give an importance matrix with {}"));
         }
         Ok(encoder.with_importance(weights))
     }
@@ -523,7 +526,7 @@ fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
                 CodeKind::Offset(_) => Error::new("has offsets, which tcast does not move to blocks of GGUF files"),
                 _ => Error::new(format!("no type of GGUF files has its codes and groups ({grid})")),
             };
-            return Err(error.remedy("choose a scheme to quantize the weights again"));
+            return Err(error.with(Opt::SCHEME, "choose a scheme to quantize the weights again"));
         }
     };
     Ok(GgufScheme::find(name).expect("the scheme is in the table").format)

@@ -16,7 +16,7 @@ use crate::container::gguf::names::{
 use crate::container::gguf::{list_length, number_or_first};
 use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::{GgufOptions, Naming};
 use crate::progress::GgufNote;
 use crate::quant::FoundWeight;
@@ -115,7 +115,8 @@ impl TypeRules<'_> {
                     DiffusionRefusal::NeedsImportance => "needs an importance matrix, which only language models have",
                     DiffusionRefusal::IqType => "is a type that ComfyUI does not load",
                 };
-                Error::usage(format!("the scheme {} {why}", scheme.name)).remedy("choose q4_k_m or another scheme")
+                Error::usage(format!("the scheme {} {why}", scheme.name))
+                    .with(Opt::SCHEME, "choose q4_k_m or another scheme")
             }),
         }
     }
@@ -192,13 +193,13 @@ impl<'m> GgufModel<'m> {
         if source.is_gguf() {
             if source.naming == Naming::HuggingFace {
                 let error = Error::usage("a GGUF file has its own names, and not those of Hugging Face");
-                return Err(error.without("names"));
+                return Err(error.without(Opt::NAMES));
             }
             if options.metadata_from.is_some() {
-                return Err(Error::usage("is a GGUF file, which has metadata").without("metadata_from"));
+                return Err(Error::usage("is a GGUF file, which has metadata").without(Opt::METADATA_FROM));
             }
             if options.pre_tokenizer.is_some() {
-                return Err(Error::usage("is a GGUF file, which has metadata").without("pre_tokenizer"));
+                return Err(Error::usage("is a GGUF file, which has metadata").without(Opt::PRE_TOKENIZER));
             }
             return Self::of_gguf(input, options);
         }
@@ -207,16 +208,18 @@ impl<'m> GgufModel<'m> {
         }
         if source.update_of_other_model().is_some() {
             let error = Error::new("is an adapter, and a GGUF file needs the whole model").in_file(&source.path);
-            return Err(error.of(Kind::Unmerged));
+            let say = "merge it into its model: name the model in its place, and add {}; llama.cpp's convert_lora_to_gguf.py \
+                       makes a GGUF of the adapter alone";
+            return Err(error.with_value(Opt::LORA, &source.path, say));
         }
         let config = input.config()?.and_then(Config::of);
         let given = options.pre_tokenizer.as_deref();
         match (&options.metadata_from, config) {
             (Some(_), _) if options.architecture.is_some() => {
-                Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
+                Err(Error::usage("the metadata of a GGUF names its architecture").without(Opt::ARCHITECTURE))
             }
             (Some(_), _) if given.is_some() => {
-                Err(Error::usage("the metadata of a GGUF names its pre-tokenizer").without("pre_tokenizer"))
+                Err(Error::usage("the metadata of a GGUF names its pre-tokenizer").without(Opt::PRE_TOKENIZER))
             }
             (Some(donor), Some(config)) => {
                 Self::of_language_model(input, &config, &Description::Donor(&Donor::open(donor)?))
@@ -230,7 +233,7 @@ impl<'m> GgufModel<'m> {
             }
             _ if given.is_some() => {
                 let error = Error::usage("is not a language model of a known type, which has a pre-tokenizer");
-                Err(error.without("pre_tokenizer"))
+                Err(error.without(Opt::PRE_TOKENIZER))
             }
             _ => Self::of_diffusion_model(input, options),
         }
@@ -241,7 +244,7 @@ impl<'m> GgufModel<'m> {
         let source = KeySource(&input.source.shards[0]);
         let architecture = match &options.architecture {
             Some(_) if source.architecture().is_ok() => {
-                return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
+                return Err(Error::usage("is a GGUF file, which names its architecture").without(Opt::ARCHITECTURE));
             }
             Some(name) => {
                 let names: Vec<&str> = input.tensors.iter().map(|tensor| tensor.name).collect();
@@ -311,7 +314,7 @@ impl<'m> GgufModel<'m> {
                         WeightOrigin::Stored(at) => Ok(at),
                         _ => Err(Error::new("is quantized: tcast cannot reorder the rows of a quantized weight")
                             .in_tensor(old[*at].name)
-                            .of(Kind::InBlocks)),
+                            .in_blocks()),
                     });
                     let stored = stored.collect::<Result<Vec<usize>>>()?;
                     let len = old[first].shape.iter().product();
@@ -377,8 +380,10 @@ impl<'m> NamedModel<'m> {
         old.retain(|tensor| other_part(tensor.name, number).is_none());
         let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
         let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
-        let has_no_form = |error: &Error| matches!(error.cause(), Kind::NotInGguf);
-        let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
+        // The names of the file are of no help here.
+        let refused = |error: Error| {
+            if error.advice().iter().any(|advice| advice.sets(Opt::NAMES)) { error.unadvised() } else { error }
+        };
         let (architecture, tensors) = to_gguf(config.model_type(), number, &named).map_err(refused)?;
         Ok(Self { old, architecture, tensors })
     }
@@ -396,7 +401,7 @@ impl<'m> NamedModel<'m> {
             let is_cut = tokens > 0 && rows > tokens && is_cut(architecture, name);
             if rows != tokens && !is_cut {
                 let what = format!("has a tokenizer of {tokens} tokens, and {name} has {rows} rows");
-                return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+                return Err(Error::new(what).with_metadata());
             }
         }
         self.check_sizes(&made.keys)?;
@@ -460,7 +465,7 @@ pub(crate) fn folder_metadata(input: &Model) -> Option<Result<MetadataFacts>> {
 fn metadata_facts(input: &Model, config: &Config) -> Result<MetadataFacts> {
     if check_known(config.model_type()).is_err() {
         let what = format!("tcast has no GGUF names for the model type '{}'", shorten(config.model_type()));
-        return Err(Error::new(what).of(Kind::NotInGguf));
+        return Err(Error::new(what).not_in_gguf());
     }
     let named = NamedModel::new(input, config, &|key| config.known_number(key))?;
     let architecture = named.architecture;

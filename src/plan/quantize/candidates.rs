@@ -3,7 +3,7 @@
 use super::misfit::{kept_for_dtype, no_weight};
 use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
 use crate::plan::step::TensorIndex;
@@ -126,7 +126,7 @@ impl<'a> Planner<'_, 'a> {
     ) -> Result<Vec<WeightCandidate<'a>>> {
         let Some(bank) = bank.filter(|_| whole.decision.is_ok()) else { return Ok(vec![whole]) };
         let are_coded = whole.input_weight.is_some();
-        let refuse = |error: Error| error.of(self.whole_bank(are_coded, &whole.name));
+        let refuse = |error: Error| self.whole_bank(error, are_coded, &whole.name);
         let experts = bank.map_err(refuse)?;
         if self.policy.is_diffusion {
             return Err(refuse(Error::new("is a bank of experts, which the layout cannot store")));
@@ -185,7 +185,7 @@ impl<'a> Planner<'_, 'a> {
                     "engines load its experts together, and the options treat '{}' differently",
                     shorten(&expert.name)
                 );
-                return Err(Error::new(message).of(self.whole_bank(coded.is_some(), name)));
+                return Err(self.whole_bank(Error::new(message), coded.is_some(), name));
             }
         }
         Ok(chosen)
@@ -237,7 +237,7 @@ impl<'a> Planner<'_, 'a> {
             return Ok(Some([experts, columns, rows]));
         }
         let message = "only models of gpt-oss are stored in the layout gpt-oss: model_type in config.json is another";
-        Err(Error::new(message).of(Kind::Unstorable))
+        Err(Error::new(message).unstorable())
     }
 }
 

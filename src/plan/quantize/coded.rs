@@ -4,7 +4,7 @@
 use super::fit::EncoderCache;
 use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::plan::quantization::CodesSource;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
@@ -76,7 +76,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     pub(super) fn same_grid(&self, grid: &Grid) -> Result<SchemeTarget> {
         same_grid(grid, self.layout).ok_or_else(|| {
             let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
-            Error::new(message).of(Kind::Unstorable)
+            Error::new(message).unstorable()
         })
     }
 
@@ -202,13 +202,15 @@ impl<'p, 'a> Planner<'p, 'a> {
             self.check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
                 0 => error.remedy(again),
                 _ if special == moves.iter().flatten().count() => error,
-                _ => error
-                    .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
+                _ => error.with(
+                    Opt::SCHEME,
+                    "choose a scheme, and leave out the weights whose scale is not finite: these are decoded",
+                ),
             })?;
         }
         if self.options.only_exact && !self.options.recover {
             let exact = self.check_is_exact(weights, &moves, &[Fidelity::Exact]);
-            exact.map_err(|error| error.without("only_exact"))?;
+            exact.map_err(|error| error.without(Opt::ONLY_EXACT))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
             if let (Some(Ok(transcoder)), Ok(target)) = (moved, &mut weight.decision) {

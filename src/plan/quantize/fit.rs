@@ -4,7 +4,7 @@ use super::misfit::rule_refusal;
 use super::{Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
@@ -61,12 +61,12 @@ impl Planner<'_, '_> {
                     let scheme = target.scheme.name;
                     let error = Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout));
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
-                    let kind = if is_edge && target.scheme.has_partial_blocks(self.layout) {
-                        Kind::PartialBlocks
+                    let error = error.in_tensor(name);
+                    return Err(if is_edge && target.scheme.has_partial_blocks(self.layout) {
+                        error.with(Opt::PARTIAL_BLOCKS, "add {}; transformers and SGLang do not load such weights")
                     } else {
-                        self.excludable(true, vec![as_glob(name)])
-                    };
-                    return Err(error.in_tensor(name).of(kind));
+                        self.excludable(error, true, &[as_glob(name)])
+                    });
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, target.scheme, name, shape);
@@ -77,14 +77,14 @@ impl Planner<'_, '_> {
         match named.first() {
             Some(first) => {
                 let error = rule_refusal(first.scheme, &first.why).in_tensor(&first.name);
-                Err(error.of(self.kind_of(&named, weights)))
+                Err(self.advise(error, &named, weights))
             }
             None => Ok(misfits),
         }
     }
 
-    /// Returns the kind of an error for weights that a rule names and that do not fit.
-    fn kind_of(&self, misfits: &[NamedMisfit], weights: &[WeightCandidate]) -> Kind {
+    /// Adds the advice for weights that a rule names and that do not fit.
+    fn advise(&self, error: Error, misfits: &[NamedMisfit], weights: &[WeightCandidate]) -> Error {
         let mut names: BTreeSet<&str> = misfits.iter().map(|misfit| &*misfit.name).collect();
         // Weights that engines load together can only be left out together.
         let sets: HashSet<_> = names.iter().filter_map(|name| self.policy.loaded_together(name)).collect();
@@ -109,8 +109,8 @@ impl Planner<'_, '_> {
             misfits.iter().all(multiple_of)
         };
         match [64, 32].into_iter().find(fits) {
-            Some(size) => Kind::Ungrouped { size },
-            None => Kind::Excludable(globs.into()),
+            Some(size) => error.with_groups(size),
+            None => error.leaving_out(&globs, false),
         }
     }
 
@@ -219,8 +219,8 @@ impl Planner<'_, '_> {
                 let are_coded = set.iter().any(|at| weights[*at].coded().is_some());
                 // If no weight were quantized, that would be an error too.
                 let is_only_remedy = others.is_empty() || are_coded && self.keeps_values();
-                let globs = globs.into_iter().collect();
-                return Err(if is_only_remedy { error } else { error.of(self.excludable(are_coded, globs)) });
+                let globs: Vec<String> = globs.into_iter().collect();
+                return Err(if is_only_remedy { error } else { self.excludable(error, are_coded, &globs) });
             }
             for at in set {
                 if weights[*at].decision.is_ok() {

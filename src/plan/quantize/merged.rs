@@ -2,7 +2,7 @@
 
 use super::{Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::lora::Merge;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Arithmetic, EncodeArithmetic, EncodeOptions, TargetGrid};
@@ -39,7 +39,7 @@ impl Planner<'_, '_> {
         let Some(merges) = self.merges else { return Ok(()) };
         if self.options.only_exact {
             let error = Error::usage("adapters change values, and no value may change");
-            return Err(error.without("only_exact"));
+            return Err(error.without(Opt::ONLY_EXACT));
         }
         let of = |weight: &WeightCandidate| match weight.input_weight {
             Some(at) => merges.of(&self.model.found.weights[at].name),

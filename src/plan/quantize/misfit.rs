@@ -2,7 +2,7 @@
 
 use super::{Planner, SchemeTarget, WeightCandidates};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Opt};
 use crate::options::QuantizeOptions;
 use crate::progress::{Misfit, UseNote};
 use crate::quant::{Scheme, Unfit};
@@ -39,9 +39,9 @@ pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> E
     };
     let error = rule_refusal(target.scheme, why);
     if dtype.is_weight() {
-        error.remedy("leave the rule out, or name weight matrices with it")
+        error.with(Opt::RULE, "leave the rule out, or name weight matrices with it")
     } else {
-        error.of(Kind::Unconvertible)
+        error.unconvertible()
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn nothing_to_quantize(candidates: &WeightCandidates, misfits: &[Misf
     let reasons = candidates.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
     let error = nothing_of_model(reasons.chain(candidates.others.iter().map(|(_, reason)| *reason)), misfits);
     // Weights without elements fit no scheme.
-    if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
+    if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.unstorable() }
 }
 
 /// Returns an error with the number of tensors that are kept for each reason.
@@ -80,19 +80,15 @@ pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>, misfit
 }
 
 impl Planner<'_, '_> {
-    /// Returns the kind of an error about weights that options could leave out, given by patterns: plain weights are
-    /// then copied. Quantized weights are decoded, unless no value may change.
-    pub(super) fn excludable(&self, are_coded: bool, globs: Vec<String>) -> Kind {
-        match are_coded {
-            false => Kind::Excludable(globs.into()),
-            true if self.keeps_values() => Kind::Unstorable,
-            true => Kind::Decodable(globs.into()),
-        }
+    /// Adds the advice to leave out weights, given by patterns: plain weights are then copied. Quantized weights are decoded,
+    /// unless no value may change.
+    pub(super) fn excludable(&self, error: Error, are_coded: bool, globs: &[String]) -> Error {
+        if are_coded && self.keeps_values() { error.unstorable() } else { error.leaving_out(globs, are_coded) }
     }
 
-    /// Returns this kind for a bank of experts, which can only be left out as a whole.
-    pub(super) fn whole_bank(&self, are_coded: bool, name: &str) -> Kind {
+    /// Adds this advice for a bank of experts, which can only be left out as a whole.
+    pub(super) fn whole_bank(&self, error: Error, are_coded: bool, name: &str) -> Error {
         let bank = bank_of(name).map_or(name, |(bank, _)| bank);
-        self.excludable(are_coded, vec![as_numbered_glob(bank) + ".*"])
+        self.excludable(error, are_coded, &[as_numbered_glob(bank) + ".*"])
     }
 }

@@ -6,7 +6,7 @@ use super::model_fit::encoder;
 use super::transposed::TransposedWeights;
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::QuantizeOptions;
 use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::steps::Steps;
@@ -26,7 +26,7 @@ pub(crate) fn check_schemes_of_model(options: &QuantizeOptions) -> Result<()> {
     let is_known = |layout: &str| SCHEMES.iter().any(|scheme| scheme.in_model(Some(layout)).is_some());
     if let Some(layout) = options.layout.filter(|layout| !is_known(layout)) {
         let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
-        return Err(error.without("layout"));
+        return Err(error.without(Opt::LAYOUT));
     }
     let mut schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
     schemes.try_for_each(|scheme| check_scheme(scheme, options.layout))
@@ -39,7 +39,7 @@ fn check_scheme(scheme: &'static Scheme, layout: Option<&str>) -> Result<()> {
         let known: Vec<&str> = known.map(|scheme| scheme.name).collect();
         let of_layout = layout.map(|layout| format!("of the layout {layout} ")).unwrap_or_default();
         let error = Error::usage(format!("ONNX models {of_layout}have no scheme {}", scheme.name));
-        error.remedy(format!("choose one of {}", known.join(", ")))
+        error.with(Opt::SCHEME, format!("choose one of {}", known.join(", ")))
     })
 }
 
@@ -89,8 +89,11 @@ impl<'a> Planned<'a> {
                 Err(reason) if is_named => {
                     let error =
                         Error::new(format!("a rule would quantize it, but it must be kept: {}", reason.describe()));
-                    let error = error.remedy("leave it out of the rule");
-                    return Err(in_place(if reason == KeptReason::Embedding { error.of(Kind::Table) } else { error }));
+                    let error = error.with(Opt::RULE, "leave it out of the rule");
+                    return Err(in_place(match reason {
+                        KeptReason::Embedding => error.with(Opt::INCLUDE_EMBEDDINGS, "add {}"),
+                        _ => error,
+                    }));
                 }
                 Err(reason) => {
                     kept.push(reason);
@@ -117,7 +120,9 @@ impl<'a> Planned<'a> {
                     steps.weight(Step::encode((0, at), weight))?;
                 }
                 Err(why) if is_named => {
-                    return Err(in_place(misfit::rule_refusal(scheme, why).remedy("leave it out of the rule")));
+                    return Err(in_place(
+                        misfit::rule_refusal(scheme, why).with(Opt::RULE, "leave it out of the rule"),
+                    ));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, scheme, &tensor.name, &tensor.shape);

@@ -2,7 +2,7 @@
 
 use super::{GPT_OSS, Planner, WeightCandidate, WeightCandidates, mlx};
 use crate::container::checkpoint::{MlxStacks, stack_of};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
 use crate::plan::step::TensorIndex;
@@ -47,7 +47,7 @@ impl Planner<'_, '_> {
             return Ok(None);
         }
         if self.options.contents.experts.is_some() {
-            return Err(Error::usage("MLX has its own form of stacks of experts").without("experts"));
+            return Err(Error::usage("MLX has its own form of stacks of experts").without(Opt::EXPERTS));
         }
         Ok(Some(ExpertStacks { form: StackForm::Mlx(form?), experts: self.facts.experts, are_requested: false }))
     }
@@ -81,7 +81,7 @@ impl Planner<'_, '_> {
                 let error = Error::new(message).in_tensor(old).in_file(shard.path());
                 // Next to a weight that is not quantized, readers would misunderstand the name too.
                 return Err(if name == old {
-                    error.of(Kind::Misnamed(name_instead_of(name).into()))
+                    error.renaming(name, &name_instead_of(name))
                 } else {
                     error.remedy(OTHER_NAME)
                 });

@@ -7,7 +7,7 @@
 use super::coded::refuse_some;
 use super::{Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};
 use crate::plan::quantization::{CodesSource, Unrecovered};
 use crate::plan::weight_rows::WeightRows;
@@ -324,5 +324,5 @@ fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {
 /// Fails if there are weights that must be recovered and are not; `failed` describes each.
 pub(in crate::plan) fn refuse_unrecovered(failed: Vec<String>) -> Result<()> {
     let error = "some weights cannot be recovered, which is not allowed: no output was written";
-    refuse_some(error, failed).map_err(|error| error.without("only_exact"))
+    refuse_some(error, failed).map_err(|error| error.without(Opt::ONLY_EXACT))
 }

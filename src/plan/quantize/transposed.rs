@@ -2,7 +2,7 @@
 
 use super::model_fit::encoder;
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole, WeightUse};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::options::QuantizeOptions;
 use crate::plan::Step;
 use crate::plan::quantization::{CodesSource, Quantization};
@@ -58,18 +58,22 @@ impl Obstacle {
             TransposeObstacle::ZeroPoint(_) => {
                 let asymmetric = Scheme::find(&format!("{}-asym", self.scheme.name));
                 if let Some(scheme) = asymmetric.filter(|scheme| scheme.in_model(Some(self.layout.name)).is_some()) {
-                    return error.remedy(format!("choose the scheme {}, which has zero points", scheme.name));
+                    return error.with_value(
+                        Opt::SCHEME,
+                        scheme.name,
+                        format!("choose the scheme {}, which has zero points", scheme.name),
+                    );
                 }
             }
             TransposeObstacle::Blocks { old: size, .. } if self.layout.has_group_size() => {
                 let has_any = self.layout.row.nodes == Some(CodeNodes::Decoding);
                 if has_any || size >= 16 && size.is_power_of_two() {
-                    return error.of(Kind::Ungrouped { size });
+                    return error.with_groups(size);
                 }
             }
             _ => {}
         }
-        error.of(Kind::Codes { globs: None, model: Some(model.into()) })
+        error.decoding(model)
     }
 }
 
@@ -129,7 +133,7 @@ impl<'a> TransposedWeights<'a> {
     pub(super) fn advise(&self, error: Error, model: &Path) -> Error {
         match self.obstacles.first() {
             Some(obstacle) => obstacle.advise(error, model),
-            None => error.of(Kind::Codes { globs: None, model: Some(model.into()) }),
+            None => error.decoding(model),
         }
     }
 

@@ -4,9 +4,11 @@ use super::{HERE, Shell, quoted};
 use std::ffi::OsStr;
 use std::path::Path;
 
+#[cfg(feature = "cli")]
 /// Program that downloads a file; PowerShell has a different command named curl.
 pub(crate) const CURL: &str = if cfg!(windows) { "curl.exe" } else { "curl" };
 
+#[cfg(feature = "cli")]
 /// Joins words to a command, and quotes only words that need it.
 pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || HERE.plain().contains(byte);
@@ -70,6 +72,7 @@ pub(crate) fn replace_by_copy(link: &Path, copy: &Path) -> String {
     }
 }
 
+#[cfg(feature = "cli")]
 impl Shell {
     /// Returns the characters, in addition to letters and digits, that need no quotes.
     fn plain(self) -> &'static [u8] {

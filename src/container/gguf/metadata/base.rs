@@ -2,7 +2,7 @@
 
 use super::config::{Config, as_count, lacks};
 use super::keys::KeyValue;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::text::shorten;
 use serde_json::Value;
 
@@ -70,7 +70,7 @@ pub(super) fn keys(config: &Config) -> Result<Vec<(&'static str, KeyValue)>> {
         let number = ROUTER_FUNCTIONS.iter().find(|(known, _)| *known == name);
         let Some((_, number)) = number else {
             let what = format!("the router function '{}' is not one of llama.cpp", shorten(name));
-            return Err(Error::new(what).of(Kind::NotInGguf));
+            return Err(Error::new(what).not_in_gguf());
         };
         keys.push(("expert_gating_func", KeyValue::Count(*number)));
     }

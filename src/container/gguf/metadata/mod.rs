@@ -13,7 +13,7 @@ mod recipes;
 mod tokenizer;
 
 use super::{ARCHITECTURE, GgufKey};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::text::shorten;
 pub(crate) use config::Config;
 use keys::{KeyValue, Keys};
@@ -58,7 +58,7 @@ pub(crate) fn of_folder(
     let in_config = |error: Error| if error.path().is_none() { error.in_file(folder) } else { error };
     let Some(recipe) = Recipe::find(config.model_type()) else {
         let what = format!("tcast has no keys for the model type '{}'", shorten(config.model_type()));
-        return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+        return Err(Error::new(what).with_metadata());
     };
     check_class(config)?;
     check_is_no_reranker(folder, config)?;
@@ -93,7 +93,7 @@ fn check_class(config: &Config) -> Result<()> {
         Some(class) => {
             let what =
                 format!("the class {} does not generate text, as tcast expects of a language model", shorten(class));
-            Err(Error::new(what).of(Kind::NotInGguf))
+            Err(Error::new(what).not_in_gguf())
         }
         None => Ok(()),
     }
@@ -114,7 +114,7 @@ fn check_is_no_reranker(folder: &Path, config: &Config) -> Result<()> {
     let has_title = |name: &&str| card.contains(&format!("# {name}"));
     if NAMES.iter().any(|name| is_named(name) || has_title(name)) {
         let what = "ranks texts, and its GGUF file needs an output that the folder does not have";
-        return Err(Error::new(what).in_file(folder).of(Kind::NotInGguf));
+        return Err(Error::new(what).in_file(folder).not_in_gguf());
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ fn check_experts(config: &Config) -> Result<()> {
     let has_experts = ["qwen3_next", "qwen3_5_moe_text"].contains(&config.model_type());
     if has_experts && config.list(FIELD).is_some_and(|layers| !layers.is_empty()) {
         let what = format!("config.json has {FIELD}, and llama.cpp's models of this type have experts in all layers");
-        return Err(Error::new(what).of(Kind::NotInGguf));
+        return Err(Error::new(what).not_in_gguf());
     }
     Ok(())
 }

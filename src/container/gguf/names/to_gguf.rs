@@ -6,7 +6,7 @@ use super::shapes::{ShapeDivision, head_size};
 use super::table::{BIAS, Dimensions, EXPERTS, HeadCount, LinearPart, MODEL_TYPES, ModelType, RowValues};
 use super::values::{ExpertCount, LINEAR_HEADS, LinearHeads, MetadataValue, ModelNumbers, unmapped};
 use crate::blocks::{Assembly, ValueChange};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -104,7 +104,7 @@ fn row_of(model_type: &str) -> Result<&'static ModelType> {
         let names: Vec<_> = MODEL_TYPES.iter().map(|row| row.name).collect();
         let name = shorten(model_type);
         let what = format!("tcast has no GGUF names for the model type '{name}', only for {}", names.join(", "));
-        Error::new(what).of(Kind::NotInGguf)
+        Error::new(what).not_in_gguf()
     })
 }
 
@@ -154,7 +154,7 @@ impl GgufNaming<'_> {
     fn add(&mut self, index: usize, name: &str, shape: &[u64], layers: u64) -> Result<()> {
         let (located, expert) = Located::find_mapped(self.model_type, name)
             .ok_or_else(|| Error::new(format!("has no name in llama.cpp's {}", self.model_type.architecture)))
-            .map_err(|error| error.of(Kind::NotInGguf))?;
+            .map_err(Error::not_in_gguf)?;
         if let Some(layer) = located.layer.filter(|layer| *layer >= layers) {
             return Err(unmapped(format!("belongs to layer {layer}, but 'num_hidden_layers' is {layers}")));
         }

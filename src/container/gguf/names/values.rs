@@ -1,11 +1,11 @@
 //! Numbers of a model that names depend on.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use serde_json::Value;
 
 /// Returns an error whose remedy is to keep the names of the file.
 pub(super) fn unmapped(message: String) -> Error {
-    Error::new(message).of(Kind::Unmapped)
+    Error::new(message).keeping_names()
 }
 
 /// A value of the metadata of a GGUF, or of a `config.json`, as far as names depend on it.

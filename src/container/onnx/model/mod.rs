@@ -37,9 +37,9 @@ use super::super::{
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, TensorMessage, TextSum};
 use crate::dtype::Dtype;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::io::map::MappedFile;
-use crate::text::shorten;
+use crate::text::{move_file, shorten};
 use fields::model;
 use messages::MessageKind;
 use messages::is_default_domain;
@@ -90,7 +90,7 @@ impl Container for OnnxModel {
 
     fn lay_out(&self, _tensors: &dyn NewTensors, _metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
         Err(Error::new("a .onnx file holds a graph, which can only come from another model")
-            .remedy("name an output that ends in .safetensors"))
+            .with(Opt::OUTPUT, "name an output that ends in .safetensors"))
     }
 }
 
@@ -103,7 +103,7 @@ impl OnnxModel {
         if TensorMessage::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
             let name = file.path().with_extension("pb");
             let error = Error::new("is an ONNX tensor (TensorProto), not a model");
-            return error.with_blocker(Blocker::Extension { file: file.path().to_owned(), name });
+            return error.remedy(move_file(file.path(), &name));
         }
         super::diagnose(file).unwrap_or(error)
     }

@@ -4,7 +4,7 @@ use super::super::protobuf::Value;
 use super::graph::ModelGraph;
 use super::messages::{Message, MessageKind, is_default_domain};
 use crate::dtype::Dtype;
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Opt, Result};
 use crate::text::shorten;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -94,7 +94,7 @@ impl ModelGraph<'_> {
         const INLINER: &str = "onnx.inliner.inline_local_functions puts the nodes of functions into the graph";
         let Some(imported) = self.opset else {
             let what = "the model imports no operators of the default domain, and Cast is one of them";
-            return Err(Error::new(what).remedy("name an output that ends in .safetensors"));
+            return Err(Error::new(what).with(Opt::OUTPUT, "name an output that ends in .safetensors"));
         };
         if imported >= wanted {
             return Ok(None);
@@ -112,7 +112,11 @@ impl ModelGraph<'_> {
                     (format!("{node} is of an operator that tcast does not know"), OWN_DOMAIN)
                 }
                 None if may_raise => return Ok(Some(imported)),
-                None => return Err(Error::new(what).of(error::Kind::OldOpset)),
+                None => {
+                    return Err(
+                        Error::new(what).with(Opt::RAISE_OPSET, "add {}: no operator of the model changes on the way")
+                    );
+                }
             }
         };
         let remedies: Vec<&str> = remedy.into_iter().chain([advice]).collect();

@@ -17,7 +17,7 @@ use super::pieces::{TensorPiece, difference};
 use super::roots::{LocatedTensor, RootChoice, choose};
 use crate::container::{ReadOptions, Tensor, element_count};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Advice, Error, Opt, Result};
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::text::{counted, first_few};
 use crate::threads::in_order;
@@ -139,7 +139,7 @@ pub(super) fn read(
     let count = world_size(folder, names).map_err(|error| error.in_file(folder))?;
     if let Some(rank) = taken.filter(|rank| *rank >= count) {
         let error = Error::usage(format!("has no rank {rank}: its ranks are 0 to {}", count - 1)).in_file(folder);
-        return Err(error.without("take_rank"));
+        return Err(error.without(Opt::TAKE_RANK));
     }
     let mut ranks = Ranks::default();
     for rank in 0..count {
@@ -322,7 +322,11 @@ fn check_equal(
     let what = format!("differs between rank {a_rank} and rank {b_rank}, first at {place:?}: {a}, {b}");
     Err(if is_plain {
         let error = Error::new(format!("{what}; tcast takes one of several copies only if all are equal"));
-        error.of(Kind::RanksDiffer(a_rank))
+        error.with_value(Opt::TAKE_RANK, a_rank.to_string(), "add {} to take the values of this rank").with_value(
+            Opt::EXCLUDE,
+            Advice::TENSOR,
+            "add {}",
+        )
     } else {
         Error::new(format!("{what}; its replicas should be equal"))
     })

@@ -3,7 +3,7 @@
 use super::super::config::{Config, as_count, lacks};
 use super::super::keys::KeyValue;
 use super::rows::counted;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use serde_json::Value;
 
 /// Each of these layers has full attention.
@@ -159,7 +159,7 @@ fn blocks(config: &Config) -> Result<Vec<HybridLayer>> {
         let kinds = config.list("layers_block_type").ok_or_else(|| lacks("layers_block_type"))?;
         kinds.iter().map(|kind| HybridLayer::of(kind.as_str()?)).collect()
     };
-    let blocks = blocks.ok_or_else(|| unknown().of(Kind::NotInGguf))?;
+    let blocks = blocks.ok_or_else(|| unknown().not_in_gguf())?;
     if blocks.len() != layer_count(config)? {
         return Err(Error::new(format!(
             "config.json has {} kinds of layers for {} layers",
@@ -169,7 +169,7 @@ fn blocks(config: &Config) -> Result<Vec<HybridLayer>> {
     }
     if blocks.contains(&HybridLayer::Mlp) && blocks.contains(&HybridLayer::Experts) {
         let what = "has layers with experts and layers with one MLP, which llama.cpp's nemotron_h does not combine";
-        return Err(Error::new(what).of(Kind::NotInGguf));
+        return Err(Error::new(what).not_in_gguf());
     }
     Ok(blocks)
 }

@@ -2,7 +2,7 @@
 
 use super::bpe;
 use super::file::TokenizerFile;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Opt, Result};
 use crate::text::shorten;
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,7 +40,16 @@ pub(super) fn find(file: &TokenizerFile, given: Option<&str>) -> Result<PreToken
     }
     let hash = hash.map(|hash| format!(" (sha256 {hash})")).unwrap_or_default();
     let what = format!("its pre-tokenizer is not one that llama.cpp knows{hash}");
-    Err(Error::new(what).of(Kind::UnknownPreTokenizer(similar(file).map(Into::into))))
+    let error = Error::new(what);
+    let error = match similar(file) {
+        Some(name) => error.with_value(
+            Opt::PRE_TOKENIZER,
+            &name,
+            format!("its pre_tokenizer section is that of {name}: add {{}}"),
+        ),
+        None => error.with_value(Opt::PRE_TOKENIZER, "NAME", "name one that divides texts alike with {}"),
+    };
+    Err(error.with_metadata())
 }
 
 /// Refuses a name that llama.cpp does not load.

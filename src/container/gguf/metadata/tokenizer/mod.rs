@@ -16,7 +16,7 @@ use super::keys::{KeyValue, Keys};
 use super::recipes::{KeyRow, TokenizerKind, TokenizerRule};
 use crate::container::gguf::GgufKey;
 use crate::container::gguf::write::KeyList;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Kind, Opt, Result};
 use crate::io::open::is_missing;
 use crate::text::shorten;
 use file::TokenizerFile;
@@ -125,14 +125,14 @@ pub(super) fn add(
     keys: &mut Keys,
 ) -> Result<TokenizerFacts> {
     if let Some(name) = given {
-        known::check(name).map_err(|error| error.without("pre_tokenizer"))?;
+        known::check(name).map_err(|error| error.without(Opt::PRE_TOKENIZER))?;
     }
     let files = TokenizerFiles::read(folder)?;
     let writer = TokenizerWriter { files, folder, config, rule, rows };
     let kind = writer.kind()?;
     if given.is_some() && kind != TokenizerKind::Bpe {
         let what = "its tokenizer has no pre-tokenizer that could be named";
-        return Err(Error::usage(what).in_file(folder).without("pre_tokenizer"));
+        return Err(Error::usage(what).in_file(folder).without(Opt::PRE_TOKENIZER));
     }
     set(rule.defaults.iter(), config, keys)?;
     if rule.has_space_setting
@@ -208,9 +208,10 @@ impl TokenizerWriter<'_> {
     /// Adds the remedy of all refusals of a tokenizer: the tokenizer of another file.
     fn refused(&self, error: Error) -> Error {
         let error = if error.path().is_none() { error.in_file(self.folder) } else { error };
-        match error.cause() {
-            Kind::UnknownPreTokenizer(_) | Kind::Usage => error,
-            _ => error.of(Kind::NoKeys { is_language: true }),
+        match error.kind() {
+            ErrorKind::Usage => error,
+            _ if error.advice().iter().any(|advice| advice.sets(Opt::PRE_TOKENIZER)) => error,
+            _ => error.of(Kind::Refused).with_metadata(),
         }
     }
 
