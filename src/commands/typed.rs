@@ -67,7 +67,7 @@ pub(super) fn carried(subcommand: &str, except: &[&str]) -> Option<String> {
                     flags += &flag_with(&format!(" --{long}"), &value.to_string_lossy());
                 }
             }
-            true => flags += &format!(" --{long}"),
+            true => flags += &[" --", long].concat(),
             false if OF_CASTS.contains(&long) => {}
             false => return None,
         }

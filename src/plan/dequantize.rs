@@ -400,8 +400,8 @@ fn no_weights(model: &Model) -> Error {
 fn notes(model: &Model, scales: Vec<String>, selection: &Selection) -> Vec<Note<'static>> {
     let mut notes = Vec::new();
     let weights = &model.found.weights;
-    let decided: Vec<_> = weights.iter().map(|weight| (&*weight.name, selection.selects(&weight.name))).collect();
-    notes.extend(divided_sets(&decided, weights.iter().any(|weight| weight.layout.is_diffusion)));
+    let choices: Vec<_> = weights.iter().map(|weight| (&*weight.name, selection.selects(&weight.name))).collect();
+    notes.extend(divided_sets(&choices, weights.iter().any(|weight| weight.layout.is_diffusion)));
     let decoded = weights.iter().filter(|weight| selection.selects(&weight.name));
     let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
     if let Some(FoundWeight { name, layout, .. }) = padded.next() {
