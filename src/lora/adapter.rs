@@ -403,26 +403,36 @@ fn read_config(path: &Path) -> Result<(String, Value)> {
 
 /// Finds the elements of a tensor. Refuses types that are not numbers.
 fn read(file: &Arc<Checkpoint>, tensor: &Tensor) -> Result<AdapterTensor> {
+    /// Maximum bytes of a tensor that is not stored as one piece, which is held in memory.
+    const MOST: u64 = 1 << 28;
     let input = &file.shards[0];
-    let source = SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false };
+    let is_transposed = tensor.fortran_order;
+    let source = SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed };
     let Elements::Typed(Form::Numbers(storage)) = tensor.elements else {
         let what = format!("is stored as {}: adapters are read as floats only", shorten(&tensor.stored));
         return Err(Error::new(what).remedy("save the adapter in float32, bfloat16 or float16"));
     };
     let mapped = source.mapped().filter(|_| source.is_plain());
-    let Some(mapped) = mapped else { return Err(Error::new("is compressed: adapters are read from plain files only")) };
     let columns: u64 = tensor.shape.iter().skip(1).product();
     let shape = [tensor.shape.first().copied().unwrap_or(1), columns];
     let is_where_it_is = is_plain(storage.dtype) && storage == Storage::packed(storage.dtype);
-    let matrix = if is_where_it_is {
+    let matrix = if let Some(mapped) = mapped.as_ref().filter(|_| is_where_it_is) {
         let at = input.files.iter().position(|file| std::ptr::eq(file, mapped.file)).unwrap_or_default();
         Matrix::stored(file, (at, mapped.range.start), storage.dtype, shape)
     } else {
         let kernel = Kernel::cast(storage, Storage::packed(Dtype::Float64), &Rules::default())
             .ok_or_else(|| Error::new(format!("has the type {}, which has no values", storage.dtype)))?;
+        let read;
+        let stored = if let Some(mapped) = &mapped {
+            mapped.read(0..mapped.range.len())?
+        } else {
+            // A transposed or expanded tensor of PyTorch, or a compressed one.
+            read = source.all(MOST, "is too large for a tensor that is not stored row by row")?;
+            &read
+        };
         let mut widened = vec![0; 8 * tensor.count as usize];
         kernel
-            .run(mapped.read(0..mapped.range.len())?, &mut widened, tensor.count as usize)
+            .run(stored, &mut widened, tensor.count as usize)
             .map_err(|malformed| Error::new(malformed.to_string()))?;
         let values = widened.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
         Matrix::computed(values, shape)

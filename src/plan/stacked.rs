@@ -7,7 +7,7 @@ use super::stored::StackPart;
 use crate::container::Container;
 use crate::container::checkpoint::{ExpertNames, MlxStacks, PlaceInStack, layer_of_expert, name_of_expert};
 use crate::error::{Error, Opt, Result};
-use crate::quant::{FoundWeight, Group, Layout, Role};
+use crate::quant::{FoundWeight, Group, Layout, Role, WeightEncoder};
 use crate::read::Model;
 use crate::select::experts::ModelFacts;
 use crate::text::shorten;
@@ -147,6 +147,10 @@ impl Planned<'_> {
         for step in self.steps.iter().filter(|step| layer_of_expert(step.name()).is_some()) {
             let checked = match (stacks.place(step.name()), &step.how, weights.get(&step.place)) {
                 (None, ..) => Err(unstacked("a stack has no place for it")),
+                // Plain numbers that adapters change.
+                (Some(_), Operation::Encode(weight), _) if matches!(weight.rows.encoder, WeightEncoder::Plain(_)) => {
+                    Ok(())
+                }
                 (Some(place), Operation::Encode(weight), _) => {
                     let (encoder, layout) = (&weight.rows.encoder, weight.rows.encoder.layout());
                     let parts = encoder.parts().iter().map(|part| (part.role, part.suffix, &part.shape[..]));

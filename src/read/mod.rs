@@ -127,8 +127,13 @@ impl<'a> SourceTensor<'a> {
     pub(crate) fn small(&self) -> Result<Vec<u8>> {
         /// Maximum bytes of a description, which is JSON of a few hundred bytes, or two numbers.
         const MOST: u64 = 1 << 20;
-        let bytes = self.elements.bytes(self.tensor.count).filter(|bytes| *bytes <= MOST);
-        let bytes = bytes.ok_or_else(|| self.error(Error::new("is too large to be the description of a weight")))?;
+        self.all(MOST, "is too large to be the description of a weight")
+    }
+
+    /// Reads all bytes of a tensor, one element after the other. `refusal` is the error for more than `most` bytes.
+    pub(crate) fn all(&self, most: u64, refusal: &'static str) -> Result<Vec<u8>> {
+        let bytes = self.elements.bytes(self.tensor.count).filter(|bytes| *bytes <= most);
+        let bytes = bytes.ok_or_else(|| self.error(Error::new(refusal)))?;
         let mut read = vec![0; bytes as usize];
         self.open()?.fill(&mut read).map_err(|error| self.error(error))?;
         Ok(read)

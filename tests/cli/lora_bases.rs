@@ -2,7 +2,8 @@
 
 use super::gguf_out_folders;
 use super::lora::{values, write};
-use crate::common::{Bench, safetensors};
+use crate::common::pickle::{checkpoint, dict, f32s, storage, view};
+use crate::common::{Bench, fixture, safetensors};
 use serde_json::json;
 use std::fs;
 
@@ -182,4 +183,47 @@ fn metadata_gives_each_component_its_own_scale() {
     assert_eq!(run(both, " -q").code, Some(0));
     // One of the components has the module.
     assert_eq!(values(&bench, "o.safetensors"), [4.0]);
+}
+
+#[test]
+fn merged_experts_are_stacked_in_the_same_run() {
+    let bench = Bench::new();
+    let moe = fixture("checkpoints/qwen3-moe-tiny").display().to_string();
+    let names = ["A", "B"].map(|part| format!("model.layers.0.mlp.experts.1.down_proj.lora_{part}.weight"));
+    let (down, up) = (&[0.5; 16][..], &[0.25; 32][..]);
+    write(&bench, "a.safetensors", &[(&names[0], &[1, 16], down), (&names[1], &[32, 1], up)]);
+    bench.run(&format!("cast {moe} --lora a.safetensors -o merged -q")).expect(0, "", "");
+    bench.run("cast merged --experts stacked -o wanted -q").expect(0, "", "");
+    bench.run(&format!("cast {moe} --lora a.safetensors --experts stacked -o out -q")).expect(0, "", "");
+    assert_eq!(bench.read("out/model.safetensors"), bench.read("wanted/model.safetensors"));
+    assert_eq!(bench.run(&format!("diff {moe} merged -q")).code, Some(1));
+}
+
+#[test]
+fn a_tensor_of_pytorch_is_read_whatever_its_strides() {
+    let bench = Bench::new();
+    write(&bench, "m.safetensors", &[("l.weight", &[2, 2], &[0.0; 4])]);
+    fs::create_dir(bench.path("a")).unwrap();
+    bench.write("a/adapter_config.json", br#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2}"#);
+    let [down, up] = ["A", "B"].map(|part| format!("base_model.model.l.lora_{part}.weight"));
+    // A transposed matrix, and one whose rows are the same.
+    let transposed = view(storage("Float", "0", 4), 0, &[2, 2], &[1, 2]);
+    let expanded = view(storage("Float", "1", 2), 0, &[2, 2], &[0, 1]);
+    let (one, two) = (f32s(&[1.0, 2.0, 3.0, 4.0]), f32s(&[1.0, 10.0]));
+    let file = checkpoint(&dict(&[(&down, transposed), (&up, expanded)]), &[("0", &one), ("1", &two)]);
+    bench.write("a/adapter_model.bin", &file);
+    bench.run("cast m.safetensors --lora a -o o.safetensors -q").expect(0, "", "");
+    assert_eq!(values(&bench, "o.safetensors"), [21.0, 43.0, 21.0, 43.0]);
+}
+
+#[test]
+fn a_quantized_weight_that_stays_so_gets_no_delta() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let style = fixture("lora/style").display().to_string();
+    bench.run("quantize m --scheme int4 -o q -q").expect(0, "", "");
+    let outcome = bench.run(&format!("dequantize q --include *o_proj* --lora {style} -o out"));
+    let what =
+        "tensor 'model.layers.0.self_attn.q_proj.weight': adapters change it, and this conversion does not merge them";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(what), "{}", outcome.stderr);
+    assert_eq!(bench.files(), ["m", "q"]);
 }
