@@ -157,7 +157,9 @@ impl Error {
     /// Adds an alternative to the advice.
     #[must_use]
     pub(crate) fn advise(mut self, advice: Advice) -> Self {
-        self.advice = self.advice.into_iter().chain([advice]).collect();
+        if !self.advice.contains(&advice) {
+            self.advice = self.advice.into_iter().chain([advice]).collect();
+        }
         self.complete()
     }
 
@@ -319,6 +321,7 @@ pub enum ErrorKind {
 
 /// A problem, as far as callers handle it. The program turns each into an exit code.
 #[derive(Debug, Default)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum Kind {
     /// A file is malformed, or a rule forbids the conversion.
     #[default]
@@ -338,7 +341,6 @@ pub(crate) enum Kind {
     /// An unfinished conversion is in this folder, which should be a checkpoint.
     Interrupted(PathBuf),
     /// A pattern matches no tensor.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
     Unmatched {
         /// The option with the pattern.
         option: Opt,

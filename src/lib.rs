@@ -24,11 +24,12 @@
 //!
 //! # Convert, quantize or decode a file
 //!
-//! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
-//! a tensor in memory. They return the report that the program prints with `--json`. [`promote`](promote()) converts tensors
-//! of several files to the common type that [`common_type`] decides on, and [`bitcast`](bitcast()) reinterprets bits. [`Settings`] adds progress and cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
-//! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, reads their values, and finds
-//! their extremes, means and special values;
+//! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without
+//! holding a tensor in memory. They return the report that the program prints with `--json`. [`promote`](promote())
+//! converts tensors of several files to the common type that [`common_type`] decides on, and [`bitcast`](bitcast())
+//! reinterprets bits. [`Settings`] adds progress and cancellation. Quantized weights can have the layouts of
+//! compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes, `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the
+//! tensors of a file or a folder, reads their values, and finds their extremes, means and special values;
 //! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory, and
 //! [`EncodedWeight::from_stored`] takes the tensors of one to decode.
 //!

@@ -74,7 +74,9 @@ fn with_command(error: Error, args: &CastArgs) -> Error {
                 naming.config.as_ref().map(|config| (Opt::CONFIG, config.into())),
                 output.map(|output| (Opt::OUTPUT, output.into())),
             ];
-            let carried = carried("dequantize", &["to", "names", "config", "output"]);
+            // No output but a GGUF holds the blocks that patterns would leave as they are.
+            let chosen = if is_gguf(input) { &["include", "exclude"][..] } else { &[] };
+            let carried = carried("dequantize", &[&["to", "names", "config", "output"], chosen].concat());
             ("dequantize", options.into_iter().flatten().collect(), carried, others.to_vec())
         }
         _ => return error,

@@ -7,8 +7,8 @@ use crate::container::{Container, Input, ReadOptions, SHARDS, WrittenFiles, by_e
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, Scheme};
 use crate::text::flag_with;
-use clap::Command;
 use clap::parser::ValueSource;
+use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ pub(super) fn carried(subcommand: &str, except: &[&str]) -> Option<String> {
     const OF_CASTS: [&str; 6] = ["saturate", "no-saturate", "round-mode", "out-of-range", "protect", "stats"];
     let command = cli::command();
     let line = cli::join_saturate(std::env::args_os());
-    let matches = command.clone().try_get_matches_from(line).ok()?;
+    let matches = cli::Cli::command().try_get_matches_from(line).ok()?; // the other one is built already
     let (name, matches) = matches.subcommand()?;
     let (own, other) = (command.find_subcommand(name)?, command.find_subcommand(subcommand)?);
     let mut flags = String::new();

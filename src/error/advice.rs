@@ -11,6 +11,7 @@ pub struct Opt(&'static str);
 
 macro_rules! options {
     ($($constant:ident = $name:literal)*) => {
+        #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program has more options"))]
         impl Opt {
             $(pub(crate) const $constant: Self = Self($name);)*
             #[cfg(all(test, feature = "cli"))]

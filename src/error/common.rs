@@ -96,6 +96,6 @@ impl Error {
     #[must_use]
     pub(crate) fn with_keys(self) -> Self {
         self.with(Opt::METADATA_FROM, "for a language model, {} takes the metadata of any GGUF of it")
-            .with(Opt::ARCHITECTURE, "for a diffusion model, {} names its kind")
+            .with(Opt::ARCHITECTURE, "{} names the kind of a diffusion model")
     }
 }

@@ -17,7 +17,7 @@ fn a_gguf_that_divides_a_weight_is_not_made_with_a_part_of_its_delta() {
     for (line, first) in [("quantize", "--scheme"), ("cast", "--to")] {
         let line = format!("{line} m --lora a.safetensors {first} f32 --pre-tokenizer gpt-2 -o out.gguf");
         let what = "adapters change it, and this conversion does not merge them into such a weight";
-        let remedy = "merge the adapters first with tcast cast --lora, and convert the result";
+        let remedy = "merge the adapters first with tcast cast 'm' --lora ADAPTER, and convert the result";
         bench.run(&line).expect(1, "", &format!("tcast: error: m: tensor '{module}.weight': {what}\n  {remedy}\n"));
     }
     bench.run("cast m --lora a.safetensors --to f32 -o merged -q").expect(0, "", "");

@@ -169,7 +169,7 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) ->
             return Err(match pattern {
                 Some(_) => {
                     let say = "--tensor takes a name; a pattern goes with {}";
-                    error.unadvised().with_value(Opt::INCLUDE, name, say)
+                    error.of(Kind::Refused).with_value(Opt::INCLUDE, name, say)
                 }
                 None => error,
             });

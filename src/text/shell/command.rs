@@ -1,6 +1,7 @@
 //! Commands to paste into a shell.
 
 use super::{HERE, Shell, quoted};
+#[cfg(feature = "cli")]
 use std::ffi::OsStr;
 use std::path::Path;
 
