@@ -18,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Error of an operation that was refused or that failed.
 ///
-/// Displayed as `PATH: tensor 'NAME': MESSAGE`.
+/// Displayed as `PATH: tensor 'NAME': MESSAGE`. [`details`](Self::details) and [`advice`](Self::advice) have more lines.
 #[derive(Debug)]
 pub struct Error {
     path: Option<Box<Path>>,

@@ -19,7 +19,7 @@ pub(crate) use kept::protected;
 pub(crate) use kept::{GROUPS, KeptReason};
 
 use crate::dtype::Dtype;
-use crate::error::Error;
+use crate::error::{Error, Opt};
 use crate::text::as_glob;
 use globset::Glob;
 use kept::PROTECTED_SET;
@@ -80,7 +80,7 @@ impl Pattern {
     }
 }
 
-/// `GLOB=DTYPE`, or `GLOB=keep` with no dtype: another target for some tensors.
+/// Another target for some tensors: `"*norm*=float32".parse()`, or `"*norm*=keep".parse()` for none.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) pattern: Pattern,
@@ -255,10 +255,16 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Selection {
+    /// Returns the patterns with their options, and with the rule that has one.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = (Opt, &Pattern, Option<&Rule>)> {
+        let include = self.include.iter().map(|pattern| (Opt::INCLUDE, pattern, None));
+        let exclude = self.exclude.iter().map(|pattern| (Opt::EXCLUDE, pattern, None));
+        include.chain(exclude).chain(self.rules.iter().map(|rule| (Opt::RULE, &rule.pattern, Some(rule))))
+    }
+
     /// True if names decide about some tensors.
-    #[cfg(feature = "cli")]
     pub(crate) fn has_patterns(&self) -> bool {
-        !(self.include.is_empty() && self.exclude.is_empty() && self.rules.is_empty())
+        self.patterns().next().is_some()
     }
 
     /// Returns the new type of a tensor, or the reason for keeping it.

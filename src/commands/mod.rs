@@ -21,7 +21,6 @@ mod observer;
 mod omitted;
 mod promote;
 mod quantize;
-mod refusal;
 mod remedies;
 mod report_file;
 mod results;

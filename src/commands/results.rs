@@ -87,7 +87,7 @@ pub(super) fn show(
     let Written { finished, all, was_complete, .. } = written;
     // Never dropped, like the inputs.
     let report = ManuallyDrop::new(run.report(source, output, written, begin));
-    let refusal = report.advised_refusal(&job.fail_on);
+    let refusal = report.refusal(&job.fail_on);
     if let Some(file) = report_file
         && let Err(error) = file.write_report(&report, source, job.task.from(), args)
     {
@@ -238,7 +238,7 @@ impl Several {
             Ok(Some(written)) => {
                 let Written { finished, all, was_complete, .. } = written;
                 let report = run.report(source, output, written, begin);
-                if let Some(refusal) = report.advised_refusal(&run.job.fail_on) {
+                if let Some(refusal) = report.refusal(&run.job.fail_on) {
                     self.fail(refusal, json!(report));
                     return Ok(());
                 }

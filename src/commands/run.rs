@@ -79,11 +79,7 @@ pub(super) fn open(
     let sources = ManuallyDrop::new(job::open(inputs, &options, &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
-    let sources_with_names = sources.iter().filter(|_| has_patterns);
-    let names: Vec<&str> = sources_with_names
-        .flat_map(|source| source.names().chain(source.left_out.iter().map(String::as_str)))
-        .chain(sources.iter().filter(|_| has_patterns).flat_map(|source| &source.modules).flat_map(Checkpoint::names))
-        .collect();
+    let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::all_names).collect();
     check_matched(selection, &names, tensors.allow_unmatched, file.quiet).map_err(|error| match inputs {
         [input] => error.in_file(input),
         _ => error,

@@ -1,7 +1,7 @@
 //! Patterns that match no tensor, most likely by mistake, and proposals for them.
 
-use crate::error::Error;
-use crate::select::{Pattern, Selection};
+use crate::error::{Error, Opt};
+use crate::select::{Pattern, Rule, Selection};
 use crate::text::{first_few, flag_with, is, shorten};
 
 /// Number of names that a message proposes.
@@ -14,22 +14,21 @@ pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
     if names.is_empty() {
         return Vec::new(); // no pattern could match
     }
-    let include = selection.include.iter().map(|pattern| ("--include", pattern, String::new()));
-    let exclude = selection.exclude.iter().map(|pattern| ("--exclude", pattern, String::new()));
-    let rules = selection.rules.iter().map(|rule| ("--rule", &rule.pattern, format!("={}", rule.target_name())));
-    let describe = |(flag, pattern, target): (&str, &Pattern, String)| {
+    let describe = |(option, pattern, rule): (Opt, &Pattern, Option<&Rule>)| {
+        let (flag, target) =
+            (format!("--{option}"), rule.map_or_else(String::new, |rule| format!("={}", rule.target_name())));
         let text = shorten(pattern.text());
         let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
         if matched.peek().is_none() {
             let error = Error::usage(format!("{flag} '{text}' matches no tensor"));
-            Some(error.remedy(propose(flag, pattern, &target, names)))
-        } else if flag == "--rule" && !matched.any(|name| selection.selects(name)) {
+            Some(error.remedy(propose(&flag, pattern, &target, names)))
+        } else if rule.is_some() && !matched.any(|name| selection.selects(name)) {
             Some(hidden_rule(&text))
         } else {
             None
         }
     };
-    include.chain(exclude).chain(rules).filter_map(describe).collect()
+    selection.patterns().filter_map(describe).collect()
 }
 
 /// Returns the error for a rule without an effect.

@@ -18,11 +18,13 @@ use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
 use crate::measure::compare::{self, DiffOptions, DiffReport};
 use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
-use crate::plan::PlanFindings;
+use crate::plan::{PlanFindings, matchable_names};
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Reading, Silent};
 use crate::quant::Arithmetic;
 use crate::read::Model;
 use crate::report::Report;
+use crate::select::Selection;
+use crate::text::{first_few, is, shorten};
 use crate::threads::cores;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -33,13 +35,13 @@ use std::time::Instant;
 /// The functions of the crate, such as [`cast`], work with the default settings; the methods work with other ones.
 #[non_exhaustive]
 pub struct Settings<'a> {
-    /// Action if the output exists.
+    /// Action if the output exists; [`IfExists::Refuse`] by default.
     pub existing: IfExists,
-    /// Flush the output to the disk before it takes its name.
+    /// Flush the output to the disk before it takes its name; true by default.
     pub sync: bool,
     /// Threads to use; `None` for all cores.
     pub threads: Option<NonZeroUsize>,
-    /// Receives progress in input bytes.
+    /// Receives progress in input bytes; nothing by default.
     pub progress: &'a dyn Progress,
     /// Polled to stop the conversion early.
     pub cancel: &'a dyn Cancel,
@@ -202,6 +204,11 @@ impl<'a> Settings<'a> {
         check_target(options)?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
         let model = Model::open(source)?;
+        let plain = model.plain_weights();
+        let weights = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name);
+        let names = || weights.chain(source.left_out.iter().map(String::as_str)).collect();
+        check_matched(&options.tensors.selection(), options.tensors.allow_unmatched, names)
+            .map_err(|error| error.in_file(&source.path))?;
         let (options, label) = in_effect(options, &model);
         let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), Some(output.as_ref())) };
         self.run(&job, &model, begin)
@@ -224,6 +231,7 @@ impl<'a> Settings<'a> {
         let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
         let options = &in_own_layout(options, &model)?;
+        check_rules(options, &model).map_err(|error| error.in_file(&source.path))?;
         let job = self.job(Task::Quantize(options), Some(output.as_ref()));
         self.run(&job, &model, begin)
     }
@@ -257,7 +265,13 @@ impl<'a> Settings<'a> {
         let (has_modules, publish, threads) = (matches!(task, Task::Cast(_)), Publish::Each, self.threads());
         let options = OpenOptions { tensors, contents: task.contents(), divides_stacks, has_modules, publish, threads };
         let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
-        Ok(sources.into_iter().next().expect("there is one input"))
+        let source = sources.into_iter().next().expect("there is one input");
+        if !divides_stacks {
+            let names = || source.all_names().collect();
+            check_matched(&task.selection(&source), tensors.allow_unmatched, names)
+                .map_err(|error| error.in_file(input))?;
+        }
+        Ok(source)
     }
 
     fn run(&self, job: &Job, model: &Model, begin: Instant) -> Result<Report> {
@@ -274,6 +288,45 @@ impl<'a> Settings<'a> {
             Ok(())
         })?;
         Ok(report.expect("there is one input"))
+    }
+}
+
+/// Refuses patterns that match none of some names, unless that is allowed.
+fn check_matched<'n>(selection: &Selection, is_allowed: bool, names: impl FnOnce() -> Vec<&'n str>) -> Result<()> {
+    /// Maximum number of names in the advice.
+    const FEW: usize = 3;
+    if is_allowed || !selection.has_patterns() {
+        return Ok(()); // there may be a million names
+    }
+    let names = names();
+    let mut patterns = selection.patterns().filter(|_| !names.is_empty()); // none could match
+    match patterns.find(|(_, pattern, _)| !names.iter().any(|name| pattern.matches(name))) {
+        Some((option, pattern, _)) => {
+            let error = Error::usage(format!("{option} '{}' matches no tensor", shorten(pattern.text())));
+            let error = error.remedy(format!("there {} {}", is(names.len() as u64), first_few(&names, FEW)));
+            Err(error.with(Opt::ALLOW_UNMATCHED, "{} accepts it"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses patterns and rules that match no tensor of a model to quantize.
+fn check_rules(options: &QuantizeOptions, model: &Model) -> Result<()> {
+    let (tensors, selection) = (&options.tensors, options.tensors.selection());
+    let layout = options.layout_in_effect().filter(|_| !options.is_gguf()); // the plan knows the names in a GGUF
+    let (Some(layout), false) = (layout, tensors.allow_unmatched) else { return Ok(()) };
+    if !selection.has_patterns() && options.rule.is_empty() {
+        return Ok(());
+    }
+    let names = matchable_names(model, layout)?;
+    let all = || names.iter().chain(&model.source.left_out).map(String::as_str).collect();
+    check_matched(&selection, false, all)?;
+    match options.rule.iter().find(|rule| !rule.matches_one(&names)) {
+        Some(rule) => {
+            let error = Error::usage(format!("{} '{rule}' matches no tensor", Opt::RULE));
+            Err(error.with(Opt::ALLOW_UNMATCHED, "{} accepts it"))
+        }
+        None => Ok(()),
     }
 }
 

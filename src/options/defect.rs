@@ -1,11 +1,9 @@
 //! Defects that no tensor of an output may have: the values of `fail_on`.
 
-use crate::kernel::Condition;
-#[cfg(feature = "cli")]
-use crate::kernel::Loss;
+use crate::kernel::{Condition, Loss};
 use serde::{Serialize, Serializer};
 
-/// A defect that no tensor of an output may have.
+/// A reason to refuse an output. `Loss::Saturated.into()` refuses values that saturate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Defect {
@@ -17,6 +15,12 @@ pub enum Defect {
     Underflowed,
     /// Less than half of the delta of adapters is kept.
     Lost,
+}
+
+impl From<Loss> for Defect {
+    fn from(loss: Loss) -> Self {
+        Self::Value(Condition::Lost(loss))
+    }
 }
 
 impl Defect {

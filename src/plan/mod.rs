@@ -32,9 +32,9 @@ pub(crate) use partition::{chosen_shards, shard_sizes};
 pub(crate) use plain::check_from;
 pub use plain::source_form;
 pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
-pub(crate) use quantize::{OTHER_NAME, name_instead_of};
+pub(crate) use quantize::{OTHER_NAME, matchable_names, name_instead_of};
 #[cfg(feature = "cli")]
-pub(crate) use quantize::{check_schemes_of_model, layout_of, matchable_names};
+pub(crate) use quantize::{check_schemes_of_model, layout_of};
 pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use survival::FewRows;

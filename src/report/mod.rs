@@ -1,5 +1,6 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
+mod advice;
 #[cfg(feature = "cli")]
 mod comparison;
 #[cfg(feature = "cli")]

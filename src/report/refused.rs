@@ -17,8 +17,13 @@ impl Report {
         self.tensors().filter(|tensor| tensor.meets(fail_on)).collect()
     }
 
-    /// Returns the error for these tensors, with a line for each condition that one of them meets.
-    pub(crate) fn refusal(&self, refused: &[&TensorReport], fail_on: &FailOn) -> Error {
+    /// Returns the error for tensors that a job refuses, with a line for each condition that one of them meets; `None` if there
+    /// are none.
+    pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
+        let refused = self.refused(fail_on);
+        if refused.is_empty() {
+            return None;
+        }
         let verb = if refused.len() == 1 { "has" } else { "have" };
         let what = format!(
             "{} {verb} {}: no output was written",
@@ -30,16 +35,16 @@ impl Report {
             }
         );
         let details = refused.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
-        Error::new(what).in_file(&self.input).with_details(details).of(Kind::Loss)
+        let error = Error::new(what).in_file(&self.input).with_details(details).of(Kind::Loss);
+        Some(self.advise(error, &refused, fail_on))
     }
 
     /// Returns the report, unless the job refuses one of its tensors. The error contains the report.
     pub(crate) fn unless_refused(self, fail_on: &FailOn) -> Result<Self, Error> {
-        let refused = self.refused(fail_on);
-        if refused.is_empty() {
-            return Ok(self);
+        match self.refusal(fail_on) {
+            Some(error) => Err(error.with_payload(self)),
+            None => Ok(self),
         }
-        Err(self.refusal(&refused, fail_on).with_payload(self))
     }
 }
 

@@ -62,7 +62,7 @@ fn refused_values_are_an_error_that_contains_the_report() {
     let inexact = report.tensors().filter(|tensor| tensor.counts.as_ref().is_some_and(|it| it[Loss::Inexact] > 0));
     assert_eq!(inexact.count(), error.details().len());
     assert!(error.details()[0].contains(" otherwise changed, first at ["), "{:?}", error.details());
-    assert_eq!(error.advice(), []); // the program advises with its options
+    assert_eq!(error.advice().last().unwrap().to_string(), "choose a wider type");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
 
@@ -156,4 +156,35 @@ fn one_call_reinterprets_bits_as_the_program_does() {
         "{refused}"
     );
     assert!(!bench.path("c").exists());
+}
+
+#[test]
+fn patterns_that_match_nothing_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("y.safetensors");
+    let refused = |options: &CastOptions| tcast::cast(MODEL, &output, options).unwrap_err();
+    let (mut include, mut rule) = (CastOptions::to(Dtype::Bfloat16), CastOptions::to(Dtype::Bfloat16));
+    include.tensors.include = vec!["*nrm*".parse().unwrap()];
+    rule.rule = vec!["*nrm*=keep".parse().unwrap()];
+    for (options, option) in [(&include, "include"), (&rule, "rule")] {
+        let error = refused(options);
+        assert!(error.to_string().ends_with(&format!("{option} '*nrm*' matches no tensor")), "{error}");
+        assert!(error.advice().last().unwrap().to_string().contains("`allow_unmatched`"));
+    }
+    include.tensors.allow_unmatched = true;
+    tcast::cast(MODEL, &output, &include).unwrap();
+    let mut quantize = QuantizeOptions::scheme("fp8").unwrap();
+    quantize.rule = vec!["*nrm*=keep".parse().unwrap()];
+    assert_eq!(tcast::quantize(MODEL, &output, &quantize).unwrap_err().kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn a_refused_loss_has_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = CastOptions::to(Dtype::Float8E4M3FN);
+    options.fail_on = vec![Loss::Saturated.into()];
+    let error = tcast::cast(MODEL, folder.path().join("y.safetensors"), &options).unwrap_err();
+    let advice: Vec<String> = error.advice().iter().map(ToString::to_string).collect();
+    let rules = "`rule` (model.layers.0.mlp.down_proj.weight=keep), `rule` (model.rope_theta=keep)";
+    assert_eq!(advice, [format!("leave the tensors as they are with {rules}"), "choose a wider type".to_owned()]);
 }

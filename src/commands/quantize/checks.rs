@@ -6,7 +6,7 @@ use super::super::remedies::flag;
 use crate::cli::QuantizeArgs;
 use crate::error::{Error, Opt, Result};
 use crate::options::{Defect, QuantizeOptions};
-use crate::plan::{check_schemes_of_model, layout_of, matchable_names};
+use crate::plan::{check_schemes_of_model, layout_of};
 use crate::quant::{
     COMPRESSED_TENSORS, CodeNodes, CodeType, EncodeArithmetic, GGUF, Group, MATMULNBITS, MLX, Rotation, RotationUse,
     ScaleChoice, Scheme, SchemeLayout,
@@ -18,16 +18,6 @@ use std::path::Path;
 /// Returns the layout in effect.
 pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
     options.layout_in_effect().expect("there is a scheme or a layout")
-}
-
-/// Returns the names that patterns can match.
-pub(super) fn names(model: &Model, layout: &str) -> Result<Vec<String>> {
-    if model.is_onnx_model() {
-        let weights = model.found.weights.iter().map(|weight| &*weight.name);
-        Ok(model.source.names().chain(weights).map(str::to_owned).collect())
-    } else {
-        matchable_names(model, layout)
-    }
 }
 
 /// Refuses options that have no effect on any of the schemes, or that do not go together.

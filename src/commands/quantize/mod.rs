@@ -17,11 +17,12 @@ use crate::error::{Error, Kind, Opt, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
 use crate::options::{SchemeRule, Task};
+use crate::plan::matchable_names;
 use crate::progress::Observer;
 use crate::quant::{COMFYUI, FoundWeight};
 use crate::read::Model;
 use crate::select::policy::Policy;
-use checks::{check_layout, check_model, layout_name, names};
+use checks::{check_layout, check_model, layout_name};
 use serde_json::json;
 use std::slice;
 use std::time::Instant;
@@ -119,7 +120,7 @@ fn with_fused(error: Error, model: &Model, layout: &str) -> Error {
     if coded.is_none() && policy.loaded_together(name).is_none() {
         return error;
     }
-    let names = names(model, layout).unwrap_or_default();
+    let names = matchable_names(model, layout).unwrap_or_default();
     let globs = policy.globs_together(name, names.iter().map(String::as_str));
     let are_coded = coded.is_some();
     error.unadvised().leaving_out(&globs, are_coded)
@@ -160,7 +161,7 @@ fn check_patterns(args: &QuantizeArgs, model: &Model) -> Result<()> {
     if !selection.has_patterns() && options.rule.is_empty() {
         return Ok(()); // there may be a million names
     }
-    let names = names(model, layout_name(options))?;
+    let names = matchable_names(model, layout_name(options))?;
     let names: Vec<&str> = names.iter().chain(&model.source.left_out).map(String::as_str).collect();
     let path = &model.source.path;
     check_matched(&selection, &names, allow_unmatched, args.file.quiet).map_err(|error| error.in_file(path))?;

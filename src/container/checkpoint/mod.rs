@@ -173,6 +173,12 @@ impl Checkpoint {
         Error::new(what).of(Kind::SeveralTensors(names))
     }
 
+    /// Returns the names that patterns can match: those of the model's tensors and modules, and of tensors that are left out.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
+        let left_out = self.left_out.iter().map(String::as_str);
+        self.names().chain(left_out).chain(self.modules.iter().flat_map(Self::names))
+    }
+
     /// The names of the model's tensors, without stored tensors that others are made of.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         fn of_shard((at, shard): (usize, &Input)) -> impl Iterator<Item = ((usize, usize), &str)> {

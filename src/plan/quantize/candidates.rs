@@ -9,13 +9,9 @@ use crate::plan::source_form;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, RowMap, Scheme};
-#[cfg(feature = "cli")]
-use crate::read::Model;
-use crate::read::{DecodedValues, Decoders, ModelTensor};
+use crate::read::{DecodedValues, Decoders, Model, ModelTensor};
 use crate::select::KeptReason;
-#[cfg(feature = "cli")]
-use crate::select::experts::ModelFacts;
-use crate::select::experts::{Expert, bank_of, experts, unsplit_bank};
+use crate::select::experts::{Expert, ModelFacts, bank_of, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -241,10 +237,13 @@ impl<'a> Planner<'_, 'a> {
     }
 }
 
-#[cfg(feature = "cli")]
 /// Returns the names that patterns can match: the names of the experts in banks, and of all tensors but those that the
 /// layout leaves out.
 pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String>> {
+    if source.is_onnx_model() {
+        let weights = source.found.weights.iter().map(|weight| &*weight.name);
+        return Ok(source.source.names().chain(weights).map(str::to_owned).collect());
+    }
     let facts = ModelFacts::read(source.config()?);
     let mut names: Vec<String> = Vec::new();
     for (_, tensor) in source.model_tensors(&[]) {

@@ -19,7 +19,6 @@ mod recover;
 mod steps;
 mod transposed;
 
-#[cfg(feature = "cli")]
 pub(crate) use candidates::matchable_names;
 pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;

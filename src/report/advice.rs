@@ -1,13 +1,12 @@
-//! Remedies for values that a job refuses: flags of the program, and rules for the tensors that have them.
+//! Advice on values that a job refuses: options, and rules for the tensors that have them.
 
-use super::remedies::flag;
+use super::{Report, TensorReport};
 use crate::container::{Container, by_extension};
 use crate::error::{Advice, Error, Opt};
 use crate::job::FailOn;
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::quant::{self, GGUF};
-use crate::report::{Report, TensorReport};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
 use crate::text::as_glob;
@@ -18,14 +17,8 @@ use std::collections::{HashMap, HashSet};
 const FEW: usize = 8;
 
 impl Report {
-    /// Returns the error for values that a job refuses, with remedies; `None` if there are none.
-    pub(super) fn advised_refusal(&self, fail_on: &FailOn) -> Option<Error> {
-        let refused = self.refused(fail_on);
-        let is_any = !refused.is_empty();
-        is_any.then(|| self.advise(self.refusal(&refused, fail_on), &refused, fail_on))
-    }
-
-    fn advise(&self, mut error: Error, refused: &[&TensorReport], fail_on: &FailOn) -> Error {
+    /// Adds advice to the error for these tensors.
+    pub(super) fn advise(&self, mut error: Error, refused: &[&TensorReport], fail_on: &FailOn) -> Error {
         let mut deltas = refused.iter().filter_map(|tensor| tensor.delta.as_deref());
         if deltas.any(|figures| fail_on.refuses_delta(figures).next().is_some()) {
             let say = "choose a wider type with {}, a scheme with more bits, or an unquantized model as the base";
@@ -109,10 +102,7 @@ impl Report {
         match (option("scheme").is_some(), is_only_exact) {
             (true, _) => error.without(Opt::ONLY_EXACT),
             (false, false) => error.with_value(Opt::SCHEME, "q8_0", quantize),
-            (false, true) => {
-                let only_exact = flag(Opt::ONLY_EXACT);
-                error.with_value(Opt::SCHEME, "q8_0", format!("{quantize}, and leave {only_exact} out"))
-            }
+            (false, true) => error.with_value(Opt::SCHEME, "q8_0", format!("{quantize}, and allow values to change")),
         }
     }
 
