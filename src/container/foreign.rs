@@ -70,7 +70,7 @@ pub(super) fn distributed_part(bytes: &[u8], path: &Path) -> Option<Error> {
 
 pub(super) fn tar() -> Error {
     Error::new("is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read")
-        .remedy("if it is a checkpoint, load it with PyTorch and save it again")
+        .remedy("if you trust its source, load it with PyTorch and save it again")
 }
 
 /// True if a file begins with a tar header, whose checksum is right: PyTorch and others read such a file as a tar archive,

@@ -326,7 +326,7 @@ fn a_run_that_allows_no_change_proposes_a_scheme_or_to_allow_changes() {
     let line = "quantize half --metadata-from tiny.gguf -o o.gguf";
     for (options, remedy, again) in [
         ("--layout gguf", "--scheme q8_0", "--scheme q8_0"),
-        ("--layout gguf --only-exact", "--only-exact", "--scheme q8_0"),
+        ("--layout gguf --only-exact", "allow values to change", "--scheme q8_0"),
         ("--scheme q4_0 --only-exact", "--only-exact", "--scheme q4_0"),
     ] {
         bench.run(&format!("{line} {options} -f")).says(3, "", remedy);

@@ -688,7 +688,7 @@ fn files_of_other_kinds_with_the_extension_are_named() {
     refused(
         &tar,
         "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read
-  if it is a checkpoint, load it with PyTorch and save it again",
+  if you trust its source, load it with PyTorch and save it again",
     );
     // Formats that tcast reads have their own name.
     let bench = Bench::new();
