@@ -59,7 +59,7 @@ impl Cancel for Never {
     }
 }
 
-/// How values are read.
+/// Threads, progress and cancellation of a reader of values.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'a> {
     pub(crate) threads: usize,

@@ -89,14 +89,15 @@ pub(super) fn no_effect(option: &str, why: impl Display) -> Error {
     Error::usage(format!("{option} has no effect: {why}")).remedy(format!("leave {flag} out"))
 }
 
+/// Adds the advice to ask for a report.
+pub(super) fn wanting_report(error: Error) -> Error {
+    error.with(Opt::JSON, "add {}").with_value(Opt::REPORT, "FILE", "add {}")
+}
+
 /// Refuses `--hash` without a report to put hashes into.
 pub(super) fn check_hash(asked: &ReportArgs, args: &FileArgs) -> Result<(), Error> {
     if asked.hash && !args.json && asked.report.is_none() {
-        return Err(Error::usage("--hash is for a report").with(Opt::JSON, "add {}").with_value(
-            Opt::REPORT,
-            "FILE",
-            "add {}",
-        ));
+        return Err(wanting_report(Error::usage("--hash is for a report")));
     }
     Ok(())
 }

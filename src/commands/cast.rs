@@ -1,6 +1,6 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
-use super::arguments::check_hash;
+use super::arguments::{check_hash, wanting_report};
 use super::finish;
 use super::messages::note;
 use super::observer::Console;
@@ -25,11 +25,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_hash(&args.reports, &args.file)?;
     let (options, report) = (args.options(), args.reports.report.as_deref());
     if options.stats && args.file.quiet && !args.file.json && report.is_none() {
-        return Err(Error::usage("--quiet hides the figures of --stats").with(Opt::JSON, "add {}").with_value(
-            Opt::REPORT,
-            "FILE",
-            "add {}",
-        ));
+        return Err(wanting_report(Error::usage("--quiet hides the figures of --stats")));
     }
     options.attributes.check()?;
     check_effects(&options)?;

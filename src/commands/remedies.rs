@@ -41,7 +41,7 @@ fn code_of(error: &Error) -> u8 {
     }
 }
 
-/// What stands between alternatives.
+/// Separates alternatives.
 const OR: &str = ", or ";
 
 /// Maximum number of names in a message.

@@ -164,8 +164,9 @@ fn may_be_output(error: Error, inputs: &[PathBuf], file: &FileArgs, input: &Path
     let is_folder = || inputs[0].is_dir() && input.extension().is_none();
     let is_meant = is_last && file.output.is_none() && (container::by_extension(input).is_some() || is_folder());
     if is_meant && !input.exists() {
-        let meant = Error::new("").with_value(Opt::OUTPUT, input, "{}, if it is the output");
-        let advice: Vec<Advice> = meant.advice().iter().chain(error.advice()).cloned().collect();
+        let options = vec![(Opt::OUTPUT, input.into())];
+        let meant = Advice::With { options, say: "{}, if it is the output".into() };
+        let advice: Vec<Advice> = [meant].into_iter().chain(error.advice().iter().cloned()).collect();
         return error.advised(advice);
     }
     error

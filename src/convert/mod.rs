@@ -26,6 +26,7 @@ use crate::report::Report;
 use crate::select::Selection;
 use crate::text::{first_few, is, shorten};
 use crate::threads::cores;
+use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
@@ -204,10 +205,7 @@ impl<'a> Settings<'a> {
         check_target(options)?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
         let model = Model::open(source)?;
-        let plain = model.plain_weights();
-        let weights = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name);
-        let names = || weights.chain(source.left_out.iter().map(String::as_str)).collect();
-        check_matched(&options.tensors.selection(), options.tensors.allow_unmatched, names)
+        check_matched(&options.tensors.selection(), options.tensors.allow_unmatched, || model.decodable_names())
             .map_err(|error| error.in_file(&source.path))?;
         let (options, label) = in_effect(options, &model);
         let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), Some(output.as_ref())) };
@@ -267,7 +265,7 @@ impl<'a> Settings<'a> {
         let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
         let source = sources.into_iter().next().expect("there is one input");
         if !divides_stacks {
-            let names = || source.all_names().collect();
+            let names = || source.all_names().collect::<Vec<_>>();
             check_matched(&task.selection(&source), tensors.allow_unmatched, names)
                 .map_err(|error| error.in_file(input))?;
         }
@@ -292,7 +290,11 @@ impl<'a> Settings<'a> {
 }
 
 /// Refuses patterns that match none of some names, unless that is allowed.
-fn check_matched<'n>(selection: &Selection, is_allowed: bool, names: impl FnOnce() -> Vec<&'n str>) -> Result<()> {
+fn check_matched<N: AsRef<str> + Display>(
+    selection: &Selection,
+    is_allowed: bool,
+    names: impl FnOnce() -> Vec<N>,
+) -> Result<()> {
     /// Maximum number of names in the advice.
     const FEW: usize = 3;
     if is_allowed || !selection.has_patterns() {
@@ -300,7 +302,7 @@ fn check_matched<'n>(selection: &Selection, is_allowed: bool, names: impl FnOnce
     }
     let names = names();
     let mut patterns = selection.patterns().filter(|_| !names.is_empty()); // none could match
-    match patterns.find(|(_, pattern, _)| !names.iter().any(|name| pattern.matches(name))) {
+    match patterns.find(|(_, pattern, _)| !names.iter().any(|name| pattern.matches(name.as_ref()))) {
         Some((option, pattern, _)) => {
             let error = Error::usage(format!("{option} '{}' matches no tensor", shorten(pattern.text())));
             let error = error.remedy(format!("there {} {}", is(names.len() as u64), first_few(&names, FEW)));
@@ -319,8 +321,7 @@ fn check_rules(options: &QuantizeOptions, model: &Model) -> Result<()> {
         return Ok(());
     }
     let names = matchable_names(model, layout)?;
-    let all = || names.iter().chain(&model.source.left_out).map(String::as_str).collect();
-    check_matched(&selection, false, all)?;
+    check_matched(&selection, false, || names.iter().chain(&model.source.left_out).collect::<Vec<_>>())?;
     match options.rule.iter().find(|rule| !rule.matches_one(&names)) {
         Some(rule) => {
             let error = Error::usage(format!("{} '{rule}' matches no tensor", Opt::RULE));

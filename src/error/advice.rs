@@ -108,7 +108,7 @@ pub enum Advice {
     With {
         /// Each option and its value, which is empty for a switch and if any value may help.
         options: Vec<(Opt, OsString)>,
-        /// What this does; `{}` stands for the options, unless the words are clear without them.
+        /// Words for the effect; `{}` stands for the options, unless the words are clear without them.
         say: Box<str>,
     },
     /// Runs another operation.
@@ -119,7 +119,7 @@ pub enum Advice {
         input: PathBuf,
         /// Each option and its value.
         options: Vec<(Opt, OsString)>,
-        /// What this does, with `{}` for the operation.
+        /// Words for the effect, with `{}` for the operation.
         say: Box<str>,
     },
     /// Downloads the input from this address, or the model of this name from Hugging Face.

@@ -24,7 +24,7 @@ pub(super) struct AdapterChanges<'a, 'm> {
     pub strength: f64,
     pub base: &'a BaseNames<'m>,
     pub model: &'a Model<'m>,
-    /// What the config of the model says.
+    /// Facts from the config of the model.
     pub facts: &'a ModelFacts,
     pub tied: &'a TiedWeights,
     /// The rule for the names of its modules, if they have dots.

@@ -13,7 +13,7 @@ pub(super) struct TiedWeights {
     /// The indices of the stored tensors.
     tables: Vec<usize>,
     heads: Vec<usize>,
-    /// What config.json says; `None` if it says nothing, and the class of the model decides.
+    /// True if config.json ties them; `None` if it says nothing, and the class of the model decides.
     are_tied: Option<bool>,
 }
 
@@ -21,11 +21,15 @@ impl TiedWeights {
     /// Finds them by their names.
     pub(super) fn new(base: &BaseNames, facts: &ModelFacts) -> Self {
         let policy = Policy { layers: facts.layers, is_diffusion: false, heads: facts.heads() };
-        let of = |reason| {
-            let is_one = |at: &usize| policy.reason(base.tensors[*at].name, false) == Some(reason);
-            (0..base.tensors.len()).filter(|at| base.tensors[*at].stored.is_some()).filter(is_one).collect()
-        };
-        Self { tables: of(KeptReason::Embedding), heads: of(KeptReason::Head), are_tied: facts.ties_head }
+        let (mut tables, mut heads) = (Vec::new(), Vec::new());
+        for (at, tensor) in base.tensors.iter().enumerate().filter(|(_, tensor)| tensor.stored.is_some()) {
+            match policy.reason(tensor.name, false) {
+                Some(KeptReason::Embedding) => tables.push(at),
+                Some(KeptReason::Head) => heads.push(at),
+                _ => {}
+            }
+        }
+        Self { tables, heads, are_tied: facts.ties_head }
     }
 
     /// True if a tensor is the embeddings, and the output head too, which has no tensor.

@@ -28,6 +28,9 @@ pub(super) fn divided_sets(weights: &[(&str, bool)], is_diffusion: bool) -> Opti
 /// When a global scale cannot be read.
 pub(super) fn of_additions(model: &Model) -> Result<Vec<Note<'static>>> {
     let found = &model.found.weights;
+    if found.is_empty() {
+        return Ok(Vec::new()); // there may be a million plain tensors
+    }
     let parts: HashSet<usize> = found.iter().flat_map(|weight| &weight.parts).map(|part| part.1).collect();
     let plain = model
         .tensors

@@ -56,6 +56,13 @@ impl Model<'_> {
         found
     }
 
+    /// Returns the names of the weights that can be decoded, and of tensors that are left out.
+    pub(crate) fn decodable_names(&self) -> Vec<String> {
+        let weights = self.found.weights.iter().map(|weight| weight.name.clone());
+        let plain = self.plain_weights().into_iter().map(|weight| weight.name);
+        weights.chain(plain).chain(self.source.left_out.iter().cloned()).collect()
+    }
+
     /// Returns the plain tensors of floats as weights, which can be decoded to another type; empty for other models.
     pub(crate) fn plain_weights(&self) -> Vec<FoundWeight> {
         if !self.source.is_gguf() {

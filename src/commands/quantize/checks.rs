@@ -105,8 +105,8 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         let can_be_partial = args.schemes().all(|scheme| scheme.has_partial_blocks(COMPRESSED_TENSORS));
         let can_be_partial = can_be_partial && args.schemes().next().is_some();
         return Err(if can_be_partial {
-            let layout = Error::usage(error.message()).with_value(Opt::LAYOUT, COMPRESSED_TENSORS, "choose {}");
-            layout.without(Opt::PARTIAL_BLOCKS)
+            let error = error.unadvised().with_value(Opt::LAYOUT, COMPRESSED_TENSORS, "choose {}");
+            error.without(Opt::PARTIAL_BLOCKS)
         } else {
             error
         });

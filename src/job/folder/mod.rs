@@ -22,7 +22,7 @@ use crate::operator::Operator;
 use crate::options::ExpertForm;
 use crate::plan::{GgufTask, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Note, Observer};
-use crate::quant::is_named_as_part;
+use crate::quant::{can_be_part, is_named_as_part};
 use crate::read::Model;
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::{path_text, remove_files};
@@ -302,8 +302,10 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
 /// nothing.
 fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let steps = plans.iter().flat_map(|plan| &plan.steps);
-    for tensor in steps.filter(|tensor| !is_named_as_part(tensor.name())) {
+    let steps = || plans.iter().flat_map(|plan| &plan.steps);
+    // Names are compared only beside codes: there may be a million.
+    let has_codes = steps().any(|tensor| can_be_part(Some(tensor.dtypes().1)));
+    for tensor in steps().filter(|tensor| !has_codes || !is_named_as_part(tensor.name())) {
         *elements.entry(tensor.dtypes().1.name()).or_default() += tensor.count();
     }
     with_dtype(config, &elements)
