@@ -8,7 +8,7 @@ mod interrupt;
 #[cfg(feature = "cli")]
 pub(crate) use abandoned::abandoned;
 #[cfg(feature = "cli")]
-pub(crate) use interrupt::{Run, end_interrupts, remove_temporaries};
+pub(crate) use interrupt::{Run, before_first, end_interrupts, remove_temporaries};
 
 use super::listing;
 use super::naming::{self, close};
@@ -24,7 +24,7 @@ use tempfile::TempPath;
 /// Files and folders that exist now and are removed at an interrupt. The list is locked while a file is created or
 /// takes its final name, so that an interrupt sees each file either whole or not at all.
 static TEMPORARIES: Mutex<Temporaries> =
-    Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false });
+    Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false, before_first: None });
 
 /// Sentence about what remains of a run that ends early.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(crate) enum Start {
     Part,
 }
 
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program counts its runs, and ends interrupts"))]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program counts its runs, and handles interrupts"))]
 pub(super) struct Temporaries {
     /// Files and new folders, each before its contents.
     paths: Vec<PathBuf>,
@@ -62,6 +62,8 @@ pub(super) struct Temporaries {
     runs: usize,
     /// True if the process ends by itself; signals are then ignored.
     is_over: bool,
+    /// Called once, before something is created that an interrupt has to remove.
+    before_first: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Temporaries {
@@ -108,6 +110,15 @@ pub(crate) fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
 
 pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the list for a file or folder that is created and listed.
+fn lock_to_create() -> MutexGuard<'static, Temporaries> {
+    let mut temporaries = lock();
+    if let Some(call) = temporaries.before_first.take() {
+        call();
+    }
+    temporaries
 }
 
 /// Removes a file, an empty folder, or the work folder with its contents.
@@ -181,7 +192,7 @@ pub(crate) struct NewFolder(PathBuf);
 
 impl NewFolder {
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        let mut temporaries = lock();
+        let mut temporaries = lock_to_create();
         let path = &*path.components().collect::<PathBuf>(); // `new/.` has no meaning before there is a `new`
         fs::create_dir(path).map_err(|error| Error::cannot("make the folder", &error).in_file(path))?;
         temporaries.paths.push(path.to_owned());
@@ -212,7 +223,7 @@ impl Named {
     }
 
     fn with_suffix(folder: &Path, suffix: &OsStr) -> io::Result<(File, Self)> {
-        let mut temporaries = lock();
+        let mut temporaries = lock_to_create();
         let folder = naming::of_any_length(folder)?;
         let mut options = File::options();
         options.read(true).write(true).create_new(true);
@@ -229,7 +240,7 @@ impl Named {
     /// Gives an unnamed file in a folder a temporary name. If the system refuses that after all, the bytes are copied.
     pub(super) fn of(mut file: File, folder: &Path, sync: bool) -> io::Result<Self> {
         let linked = {
-            let mut temporaries = lock();
+            let mut temporaries = lock_to_create();
             let linked = tempfile::Builder::new()
                 .prefix(PREFIX)
                 .suffix(SUFFIX)

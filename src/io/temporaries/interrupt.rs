@@ -42,6 +42,11 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
 }
 
+/// Makes `call` run before the first file or folder is created that an interrupt has to remove.
+pub(crate) fn before_first(call: impl FnOnce() + Send + 'static) {
+    lock().before_first = Some(Box::new(call));
+}
+
 /// Ignores interrupts from here on, because the process ends by itself.
 pub(crate) fn end_interrupts() {
     lock().is_over = true;
