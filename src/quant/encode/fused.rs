@@ -10,7 +10,7 @@ use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
 use super::rounded::{GroupFactors, RoundedCode, away_from_zero, sum_away_from_zero, to_float, to_integer};
 use super::rounding::WeightType;
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};
-use crate::kernel::{Isa, Loop, Minifloat, prefetch};
+use crate::kernel::{Isa, Loop, Minifloat, prefetch_line};
 
 /// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
 /// is a separate group.
@@ -293,7 +293,7 @@ where
         let groups = factors.iter().zip(zeros).zip(scales);
         let results = codes.as_chunks_mut::<LANES>().0;
         for (step, ((values, ((factor, zero), scale)), result)) in values.iter().zip(groups).zip(results).enumerate() {
-            prefetch(ahead.get(step * LANES * W..).and_then(<[u8]>::first_chunk::<1>).map_or(&[], |byte| &byte[..]));
+            prefetch_line(ahead, step * LANES * W);
             // The compiler knows that copies do not overlap.
             let (values, mut codes) = (*values, [0; LANES]);
             let [factor, zero, scale] = [*factor, *zero, *scale];

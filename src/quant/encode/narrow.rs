@@ -4,7 +4,7 @@
 //! The bits of magnitudes are ordered like the magnitudes, and a scale only moves the exponent. So the code of a value
 //! follows from the integer difference between its bits and the bits of its scale.
 
-use crate::kernel::{Loop, prefetch};
+use crate::kernel::{Loop, prefetch_line};
 
 /// Number of values in a group.
 pub(super) const GROUP: usize = 32;
@@ -29,7 +29,7 @@ impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
         let Self { bytes, scales, ahead, out } = self;
         let groups = bytes.as_chunks::<2>().0.as_chunks::<GROUP>().0.iter().zip(scales);
         for (at, ((values, scale), out)) in groups.zip(out.as_chunks_mut::<{ GROUP / 2 }>().0).enumerate() {
-            prefetch(ahead.get(2 * GROUP * at..).and_then(<[u8]>::first_chunk::<1>).map_or(&[], |byte| &byte[..]));
+            prefetch_line(ahead, 2 * GROUP * at);
             let (values, mut codes) = (*values, [0; GROUP]);
             let half = (scale.to_bits() >> 16) as i16 - (1 << 7);
             for at in 0..GROUP {

@@ -117,6 +117,14 @@ pub fn hidden_one<T: From<u8>>() -> T {
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
+    // Bytes that begin within a line end in one more.
+    prefetch_line(bytes, bytes.len().wrapping_sub(1));
+}
+
+/// Prefetches the cache line of a byte, if there is this byte.
+#[inline(always)]
+pub fn prefetch_line(bytes: &[u8], at: usize) {
+    prefetch_behind(bytes.get(at).map_or(&[], std::slice::from_ref), 0);
 }
 
 /// Prefetches the cache lines `distance` bytes after the lines of `items`. They need not be part of the slice: the next

@@ -66,7 +66,7 @@ pub use {
     convert::{Kernel, Malformed},
     counts::{First, Firsts},
     float::Minifloat,
-    isa::{Isa, Loop, hidden_one, prefetch, prefetch_behind},
+    isa::{Isa, Loop, hidden_one, prefetch, prefetch_behind, prefetch_line},
     lane::to_odd,
     look_up::{Derivation, EXPONENT, Table},
     parse::{NotANumber, Parser},
