@@ -12,7 +12,7 @@ mod division;
 mod explain;
 mod fused;
 pub(super) mod geometry;
-mod group_index;
+pub(super) mod group_index;
 mod lanes;
 pub(super) mod linear;
 pub(super) mod rows;
@@ -34,10 +34,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
-use blocks::TargetValues;
 use buffers::DecodeBuffers;
-use casts::cast;
-use rows::{RowDecoder, RowOutput};
+use casts::{cast, run};
+use rows::RowDecoder;
 use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +101,7 @@ impl Decoder {
     }
 
     /// Returns the same decoder, which also counts the values that differ from the exact product: `exact` is the
-    /// decoder of the same weight with [`Arithmetic::Exact`].
+    /// decoder of the same weight to float64, with [`Arithmetic::Exact`].
     #[must_use]
     pub fn watch(self, exact: Self) -> Self {
         Self { exact: Some(Box::new(exact)), ..self }
@@ -318,37 +317,56 @@ impl Decoder {
         parts: &[&[u8]],
         out: &mut [u8],
     ) -> Result<DecodeTally> {
-        match &self.method {
+        let mut tally = match &self.method {
             Method::Steps(steps) => {
-                let run = |decoder: &Self, steps: &DecodeSteps, out: RowOutput| -> Result<DecodeTally> {
-                    let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
-                    let index = decoder.group_index(parts, columns.clone())?;
-                    let row_index = decoder.row_index(parts, range.clone())?;
-                    let DecodeSteps { fused, scales, geometry, .. } = steps;
-                    let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-                    let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
-                    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
-                    let decoder =
-                        RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out };
-                    Ok(isa.run(decoder))
-                };
-                let mut tally = run(self, steps, RowOutput::Values(&mut *out))?;
-                if let Some(exact) = &self.exact
-                    && let (Some(steps), Some(widen)) = (exact.steps(), cast(self.target(), Dtype::Float32))
-                {
-                    tally += run(exact, steps, RowOutput::Inexact(out, &widen))?;
-                }
-                Ok(tally)
+                let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
+                let index = self.group_index(parts, columns.clone())?;
+                let row_index = self.row_index(parts, range.clone())?;
+                let DecodeSteps { fused, scales, geometry, .. } = &**steps;
+                let (map, buffers) = (geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
+                let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
+                let out = &mut *out;
+                isa.run(RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out })
             }
-            Method::Blocks(blocks) => {
-                let mut tally = blocks.decode(isa, rows.clone(), &columns, parts, out);
-                if let Some(Method::Blocks(exact)) = self.exact.as_ref().map(|exact| &exact.method) {
-                    let decoded = TargetValues { values: out, dtype: self.target() };
-                    tally += exact.count_inexact(isa, rows, &columns, parts, decoded);
+            Method::Blocks(blocks) => blocks.decode(isa, rows.clone(), &columns, parts, out),
+        };
+        tally.inexact += self.count_inexact(isa, rows, &columns, parts, out)?;
+        Ok(tally)
+    }
+
+    /// Counts the values of some columns of some rows that differ from the exact ones, if they are watched. A NaN that
+    /// stays NaN does not count.
+    fn count_inexact(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: &Range<u64>,
+        parts: &[&[u8]],
+        values: &[u8],
+    ) -> Result<Occurrences> {
+        let mut inexact = Occurrences::default();
+        let (Some(exact), Some(widen)) = (&self.exact, cast(self.target(), Dtype::Float64)) else { return Ok(inexact) };
+        let (width, step) = ((columns.end - columns.start) as usize, (self.piece(1 << 14) / self.columns()).max(1));
+        let row_bytes = width * self.target().bits() as usize / 8;
+        let (mut numbers, mut wide, mut values) = (Vec::new(), Vec::new(), values);
+        let mut row = rows.start;
+        while row < rows.end {
+            let end = rows.end.min((row / step + 1) * step);
+            let count = (end - row) as usize * width;
+            let (now, rest) = values.split_at((end - row) as usize * row_bytes);
+            numbers.resize(8 * count, 0);
+            wide.resize(8 * count, 0);
+            exact.decode_columns(isa, row..end, columns.clone(), parts, &mut numbers)?;
+            run(&widen, now, &mut wide, count);
+            for (at, (exact, value)) in numbers.as_chunks().0.iter().zip(wide.as_chunks().0).enumerate() {
+                let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
+                if value != exact && !exact.is_nan() {
+                    inexact.add((row + (at / width) as u64) * self.columns() + columns.start + (at % width) as u64);
                 }
-                Ok(tally)
             }
+            (row, values) = (end, rest);
         }
+        Ok(inexact)
     }
 
     /// The indices of the parts that hold scales and the global scale.
