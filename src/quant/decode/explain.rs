@@ -8,6 +8,7 @@ use super::lanes::{LARGEST_NVFP4, round_to_levels};
 use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
+use super::tally::bits;
 use super::{Decoder, Method};
 use crate::blocks::{BlockFormat, CodeNumbers};
 use crate::dtype::Dtype;
@@ -215,7 +216,7 @@ impl Decoder {
         let mut values = vec![0; (decoded.end - decoded.start) as usize * target_bytes];
         self.decode_values(decoded.clone(), parts, &mut values)?;
         let [before, after] = [decoded.start, decoded.end].map(|at| (at - first) as usize);
-        let value = |column: u64| bits_of(&values, column as usize - before, target_bytes);
+        let value = |column: u64| bits(&values[(column as usize - before) * target_bytes..][..target_bytes]);
         let steps = match &self.method {
             Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
@@ -272,7 +273,7 @@ impl Decoder {
             }
             let [number] = number.map(f32::from_le_bytes);
             Explanation {
-                code: bits_of(&codes, at, code_bytes),
+                code: bits(&codes[at * code_bytes..][..code_bytes]),
                 code_bits: geometry.bits,
                 number: centre.map_or(number, |centre| number + centre),
                 zero_point: zero.filter(|_| !has_offsets).or(centre).or(middle),
@@ -285,9 +286,4 @@ impl Decoder {
         };
         Ok(columns.map(explain).collect())
     }
-}
-
-/// Returns the bits of an element of this many bytes.
-fn bits_of(elements: &[u8], at: usize, bytes: usize) -> u32 {
-    elements[at * bytes..][..bytes].iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte))
 }

@@ -36,7 +36,7 @@ use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
 use buffers::DecodeBuffers;
 use casts::{cast, run};
-use rows::RowDecoder;
+use rows::{DecodeRange, RowDecoder};
 use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
@@ -278,7 +278,8 @@ impl Decoder {
                 (end, column..column + end - start)
             };
             let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
-            tally += self.decode_columns(Isa::chosen(), start / columns..end.div_ceil(columns), within, parts, now)?;
+            let rows = start / columns..end.div_ceil(columns);
+            tally += self.decode_range(&DecodeRange { isa: Isa::chosen(), parts, rows, columns: within }, now)?;
             (start, out) = (end, rest);
         }
         Ok(tally)
@@ -300,7 +301,7 @@ impl Decoder {
         if out.is_empty() {
             return Ok(DecodeTally::default());
         }
-        self.decode_columns(isa, rows, 0..self.columns(), parts, out)
+        self.decode_range(&DecodeRange { isa, parts, rows, columns: 0..self.columns() }, out)
     }
 
     fn check_parts(&self, parts: &[&[u8]]) {
@@ -308,63 +309,51 @@ impl Decoder {
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
     }
 
-    /// Decodes some columns of some rows; the first column is a multiple of [`SEGMENT`].
-    fn decode_columns(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: Range<u64>,
-        parts: &[&[u8]],
-        out: &mut [u8],
-    ) -> Result<DecodeTally> {
+    fn decode_range(&self, range: &DecodeRange, out: &mut [u8]) -> Result<DecodeTally> {
         let mut tally = match &self.method {
             Method::Steps(steps) => {
-                let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
+                let DecodeRange { isa, parts, rows, columns } = range;
+                let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
                 let index = self.group_index(parts, columns.clone())?;
                 let row_index = self.row_index(parts, range.clone())?;
                 let DecodeSteps { fused, scales, geometry, .. } = &**steps;
                 let (map, buffers) = (geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
-                let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
+                let results = fused.and_then(|fused| fused.results(*isa, geometry, scales.factor(), &map));
                 let out = &mut *out;
                 isa.run(RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out })
             }
-            Method::Blocks(blocks) => blocks.decode(isa, rows.clone(), &columns, parts, out),
+            Method::Blocks(blocks) => blocks.decode(range, out),
         };
-        tally.inexact += self.count_inexact(isa, rows, &columns, parts, out)?;
+        tally.inexact += self.count_inexact(range, out)?;
         Ok(tally)
     }
 
-    /// Counts the values of some columns of some rows that differ from the exact ones, if they are watched. A NaN that
-    /// stays NaN does not count.
-    fn count_inexact(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        values: &[u8],
-    ) -> Result<Occurrences> {
+    /// Counts the values that differ from the exact ones, if they are watched. A NaN that stays NaN does not count.
+    fn count_inexact(&self, range: &DecodeRange, values: &[u8]) -> Result<Occurrences> {
         let mut inexact = Occurrences::default();
         let (Some(exact), Some(widen)) = (&self.exact, cast(self.target(), Dtype::Float64)) else { return Ok(inexact) };
-        let (width, step) = ((columns.end - columns.start) as usize, (self.piece(1 << 14) / self.columns()).max(1));
+        let (width, step) = (range.width(), (self.piece(1 << 14) / self.columns()).max(1));
         let row_bytes = width * self.target().bits() as usize / 8;
         let (mut numbers, mut wide, mut values) = (Vec::new(), Vec::new(), values);
-        let mut row = rows.start;
-        while row < rows.end {
-            let end = rows.end.min((row / step + 1) * step);
-            let count = (end - row) as usize * width;
-            let (now, rest) = values.split_at((end - row) as usize * row_bytes);
-            numbers.resize(8 * count, 0);
-            wide.resize(8 * count, 0);
-            exact.decode_columns(isa, row..end, columns.clone(), parts, &mut numbers)?;
-            run(&widen, now, &mut wide, count);
-            for (at, (exact, value)) in numbers.as_chunks().0.iter().zip(wide.as_chunks().0).enumerate() {
-                let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
-                if value != exact && !exact.is_nan() {
-                    inexact.add((row + (at / width) as u64) * self.columns() + columns.start + (at % width) as u64);
+        let mut row = range.rows.start;
+        while row < range.rows.end {
+            let rows = row..range.rows.end.min((row / step + 1) * step);
+            let count = (rows.end - row) as usize;
+            let (now, rest) = values.split_at(count * row_bytes);
+            numbers.resize(8 * count * width, 0);
+            wide.resize(8 * count * width, 0);
+            exact.decode_range(&range.of_rows(rows.clone()), &mut numbers)?;
+            run(&widen, now, &mut wide, count * width);
+            (row, values) = (rows.end, rest);
+            for (row, (numbers, wide)) in rows.zip(numbers.chunks_exact(8 * width).zip(wide.chunks_exact(8 * width))) {
+                let pairs = numbers.as_chunks().0.iter().zip(wide.as_chunks().0);
+                for (at, (exact, value)) in (row * self.columns() + range.columns.start..).zip(pairs) {
+                    let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
+                    if value != exact && !exact.is_nan() {
+                        inexact.add(at);
+                    }
                 }
             }
-            (row, values) = (end, rest);
         }
         Ok(inexact)
     }

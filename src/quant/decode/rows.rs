@@ -12,12 +12,34 @@ use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
 use super::tally::{DecodeTally, infinity, magnitude};
 use crate::dtype::Dtype;
-use crate::kernel::{Loop, prefetch_behind};
+use crate::kernel::{Isa, Loop, prefetch_behind};
 use crate::quant::rotation::{rotate_float32s, rotate_float64s};
 use std::ops::Range;
 
 /// Distance in bytes at which codes of whole bytes are prefetched.
 const AHEAD: usize = 4096;
+
+/// Some columns of some rows, which one call decodes.
+pub(super) struct DecodeRange<'a> {
+    pub(super) isa: Isa,
+    /// All stored bytes of each part.
+    pub(super) parts: &'a [&'a [u8]],
+    pub(super) rows: Range<u64>,
+    /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
+    pub(super) columns: Range<u64>,
+}
+
+impl DecodeRange<'_> {
+    /// Returns the same columns of other rows.
+    pub(super) fn of_rows(&self, rows: Range<u64>) -> Self {
+        Self { rows, columns: self.columns.clone(), ..*self }
+    }
+
+    /// Returns the number of columns.
+    pub(super) fn width(&self) -> usize {
+        (self.columns.end - self.columns.start) as usize
+    }
+}
 
 /// The rows of one call.
 pub(super) struct RowDecoder<'a> {
@@ -291,9 +313,8 @@ impl RowDecoder<'_> {
             }
         }
         // Offsets can make 0 of a product, so sums are compared with the values that are made of them.
-        let (lane, factors): (&Float32Lane, (&Float32Lane, &Float32Lane)) =
-            if has_offsets { (products, (offsets, scales)) } else { (lane, (lane, scales)) };
-        let nonzero = if has_offsets { (lane, lane) } else { factors };
+        let factors: [&Float32Lane; 2] = if has_offsets { [offsets, scales] } else { [lane, scales] };
+        let nonzero = if has_offsets { [&*products; 2] } else { factors };
         tally_of(steps, &out[place], nonzero, factors, global, first)
     }
 }
@@ -304,8 +325,8 @@ impl RowDecoder<'_> {
 fn tally_of(
     steps: &DecodeSteps,
     out: &[u8],
-    nonzero: (&Float32Lane, &Float32Lane),
-    factors: (&Float32Lane, &Float32Lane),
+    nonzero: [&Float32Lane; 2],
+    factors: [&Float32Lane; 2],
     global: f32,
     at: u64,
 ) -> DecodeTally {
@@ -316,8 +337,8 @@ fn tally_of(
     };
     if steps.rotation.is_none() && !is_nothing {
         tally.flushed = match steps.target.bits() {
-            16 => lanes::count_flushed::<2>(nonzero.0, nonzero.1, out.as_chunks().0),
-            _ => lanes::count_flushed::<4>(nonzero.0, nonzero.1, out.as_chunks().0),
+            16 => lanes::count_flushed::<2>(nonzero[0], nonzero[1], out.as_chunks().0),
+            _ => lanes::count_flushed::<4>(nonzero[0], nonzero[1], out.as_chunks().0),
         };
     }
     if has_special(out, steps.target) {
@@ -361,13 +382,13 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
 fn count_specials(
     out: &[u8],
     target: Dtype,
-    factors: (&Float32Lane, &Float32Lane),
+    factors: [&Float32Lane; 2],
     global: f32,
     at: u64,
     tally: &mut DecodeTally,
 ) {
     let Some((width, infinity)) = infinity(target) else { return };
-    let elements = out.chunks_exact(width).zip(factors.0.iter().zip(factors.1));
+    let elements = out.chunks_exact(width).zip(factors[0].iter().zip(factors[1]));
     for (at, (bytes, (code, scale))) in (at..).zip(elements) {
         let magnitude = magnitude(bytes);
         if magnitude >= infinity {

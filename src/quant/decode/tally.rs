@@ -47,10 +47,14 @@ pub(super) fn infinity(target: Dtype) -> Option<(usize, u32)> {
     }
 }
 
+/// Returns the bits of an element.
+pub(super) fn bits(element: &[u8]) -> u32 {
+    element.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+}
+
 /// Returns the bits of a float without its sign.
 pub(super) fn magnitude(value: &[u8]) -> u32 {
-    let bits = value.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
-    bits & (u32::MAX >> (33 - 8 * value.len()))
+    bits(value) & (u32::MAX >> (33 - 8 * value.len()))
 }
 
 /// Values of one kind.

@@ -4,10 +4,9 @@ use super::rows::LineDecoder;
 use super::{BlockDecoder, SourceLine};
 use crate::blocks::{BlockValue, ValueChange};
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use crate::quant::decode::Explanation;
+use crate::quant::decode::rows::DecodeRange;
 use crate::quant::decode::tally::{DecodeTally, infinity, magnitude};
-use std::ops::Range;
 
 impl BlockDecoder {
     /// True if a value is not finite, or is 0 although its number in the lane is not.
@@ -23,25 +22,18 @@ impl BlockDecoder {
     }
 
     /// Counts special and flushed values of some columns of a row.
-    pub(super) fn count_row(
-        &self,
-        isa: Isa,
-        row: u64,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        out: &[u8],
-    ) -> DecodeTally {
+    pub(super) fn count_row(&self, range: &DecodeRange, out: &[u8]) -> DecodeTally {
         let mut tally = DecodeTally::default();
         let Some((width, infinity)) = infinity(self.target) else { return tally };
-        LineDecoder::new(self, isa, parts, Dtype::Float64).each(row..row + 1, columns, |_, now, lane| {
-            let start = (now.start - columns.start) as usize * width;
+        LineDecoder::new(self, range, Dtype::Float64).each(range.rows.clone(), |row, now, lane| {
+            let start = (now.start - range.columns.start) as usize * width;
             let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
             for (column, (value, exact)) in now.clone().zip(values) {
                 let (magnitude, at) = (magnitude(value), row * self.columns + column);
                 if magnitude == 0 {
                     tally.flushed += u64::from(f64::from_le_bytes(*exact) != 0.0);
                 } else if magnitude >= infinity {
-                    tally.add_special(at, magnitude > infinity, &self.factors(row, column, parts));
+                    tally.add_special(at, magnitude > infinity, &self.factors(row, column, range.parts));
                 }
             }
         });
