@@ -8,41 +8,18 @@ use super::{
 use crate::container::checkpoint::CONFIG;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::kernel::Storage;
 use half::{bf16, f16};
 use std::path::Path;
-use tcast_slice::Element;
+use tcast_slice::{Element, StoredBytes, StoredBytesMut};
 
 /// The type of the values of a weight: `f32`, `f16` or `bf16`. Libraries compute in the type of the weight, so the codes and
 /// scales of some layouts depend on it.
-pub trait WeightElement: Element + sealed::LittleEndian {}
+pub trait WeightElement: Element + Default {}
 
 impl WeightElement for f32 {}
 impl WeightElement for f16 {}
 impl WeightElement for bf16 {}
-
-mod sealed {
-    pub trait LittleEndian: Sized {
-        fn to_bytes(values: &[Self]) -> Vec<u8>;
-        fn from_bytes(bytes: &[u8]) -> Vec<Self>;
-    }
-}
-
-macro_rules! little_endian {
-    ($($element:ty),*) => {
-        $(
-            impl sealed::LittleEndian for $element {
-                fn to_bytes(values: &[Self]) -> Vec<u8> {
-                    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-                }
-                fn from_bytes(bytes: &[u8]) -> Vec<Self> {
-                    bytes.as_chunks().0.iter().map(|bytes| Self::from_le_bytes(*bytes)).collect()
-                }
-            }
-        )*
-    };
-}
-
-little_endian!(f32, f16, bf16);
 
 /// A quantized weight in memory.
 #[derive(Clone, Debug)]
@@ -113,7 +90,9 @@ impl Scheme {
         let options = EncodeOptions { rotation, ..EncodeOptions::default() };
         let encoder = Encoder::new(stored.row, &stored.grid, shape, E::DTYPE, options)
             .map_err(|why| Error::new(format!("the scheme {} does not fit the weight: {why}", self.name)))?;
-        let source = E::to_bytes(values);
+        let mut source = vec![0; size_of_val(values)];
+        let copied = StoredBytesMut::new(&mut source, Storage::packed(E::DTYPE), values.len());
+        tcast_slice::cast(values, &mut copied.expect("as many bytes")).expect("a copy");
         let extremes = Extremes::of(E::DTYPE, &source, 0);
         if let Some(at) = extremes.first_special {
             return Err(Error::new(format!("value {at} is NaN or infinite, and has no code")));
@@ -216,8 +195,11 @@ impl EncodedWeight {
         }
         let decoder = Decoder::new(self.layout, &self.parameters, &parts, E::DTYPE, Arithmetic::Library)?;
         let bytes: Vec<&[u8]> = self.tensors.iter().map(|tensor| &tensor.bytes[..]).collect();
-        let mut values = vec![0; (decoder.rows() * decoder.row_bytes()) as usize];
-        decoder.decode(0..decoder.rows(), &bytes, &mut values)?;
-        Ok(E::from_bytes(&values))
+        let mut stored = vec![0; (decoder.rows() * decoder.row_bytes()) as usize];
+        decoder.decode(0..decoder.rows(), &bytes, &mut stored)?;
+        let mut values = vec![E::default(); stored.len() / size_of::<E>()];
+        let stored = StoredBytes::new(&stored, Storage::packed(E::DTYPE), values.len());
+        tcast_slice::cast(&stored.expect("as many bytes"), &mut values).expect("a copy");
+        Ok(values)
     }
 }

@@ -195,9 +195,10 @@ pub enum Exponents {
     Ldexp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleOrder {
     /// Row-major, a row for each row of groups.
+    #[default]
     Rows,
     /// Row-major, a row for each column of groups, as in the transpose (GPTQ, AWQ, gpt-oss).
     Transposed,
@@ -417,6 +418,11 @@ impl Layout {
         // A sum with an offset is rounded once more.
         let has_offsets = |layout: &Self| layout.zeros == Zeros::Offset;
         precisions(self) == precisions(other) && has_offsets(self) == has_offsets(other)
+    }
+
+    /// True if a group index has the groups of rows.
+    pub(super) fn has_row_index(&self) -> bool {
+        self.codes.packing == Packing::TransposedBlocks
     }
 
     /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).

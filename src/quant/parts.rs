@@ -89,6 +89,13 @@ pub(super) struct Slot {
     pub(super) count: u64,
 }
 
+/// A part that is not known yet.
+impl Default for Slot {
+    fn default() -> Self {
+        Self { index: 0, dtype: Dtype::Uint8, count: 0 }
+    }
+}
+
 /// The parts of a weight by role, and errors about them.
 pub(super) struct Parts<'a> {
     pub(super) layout: &'static Layout,

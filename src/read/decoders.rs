@@ -43,9 +43,9 @@ impl<'m, 'a> Decoders<'m, 'a> {
             DecodedValues::Rows => self.model.decoder_of_rows(weight)?,
             DecodedValues::Rounded { target, arithmetic, is_watched } => {
                 let target = target.unwrap_or_else(|| self.model.target_of(weight));
-                let make = |arithmetic| self.model.decoder(weight, target, arithmetic);
-                let decoder = make(arithmetic)?;
-                if is_watched { decoder.watch(make(Arithmetic::Exact)?) } else { decoder }
+                let make = |target, arithmetic| self.model.decoder(weight, target, arithmetic);
+                let decoder = make(target, arithmetic)?;
+                if is_watched { decoder.watch(make(Dtype::Float64, Arithmetic::Exact)?) } else { decoder }
             }
         });
         self.recent.truncate(MOST - 1);

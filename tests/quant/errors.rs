@@ -217,7 +217,7 @@ fn shapes_drawn_at_random_are_read_or_refused_without_a_panic() {
         let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
         let mut out = vec![0; length as usize];
         let _ = decoder.decode(0..decoder.rows(), &bytes, &mut out); // a group index may name no group
-        let ranges = decoder.part_ranges(0..decoder.rows());
+        let ranges = decoder.value_ranges(0..decoder.rows() * decoder.columns());
         assert!(ranges.iter().zip(&bytes).all(|(range, bytes)| range.end <= bytes.len() as u64));
         read += 1;
     }
@@ -295,7 +295,7 @@ fn the_bytes_that_rows_need_are_enough() {
         let everything = vec![0..u64::MAX; parts.len()];
         for start in 0..rows {
             for end in start + 1..=rows {
-                let ranges = decoder.part_ranges(start..end);
+                let ranges = decoder.value_ranges(start * decoder.columns()..end * decoder.columns());
                 assert_eq!(decode(start..end, &ranges), decode(start..end, &everything), "{layout} {start}..{end}");
             }
         }

@@ -459,6 +459,11 @@ fn what_is_missing_or_contradicts_is_named() {
             scale().and(&[("q.weight_scale", Float32, &[1])]),
             "tensor 'q.weight': 'q.weight_scale_inv' and 'q.weight_scale' are both its scales".to_owned(),
         ),
+        (
+            Checkpoint::new(&[("q.weight", Int8, &[32, 64]), ("q.weight_scale", Bfloat16, &[2, 32])])
+                .with_json("q.comfy_quant", r#"{"format": "awq_w4a16"}"#),
+            "tensor 'q.weight': it has no offsets 'q.weight_zeros', which the layout comfy-awq needs".to_owned(),
+        ),
     ] {
         if message.is_empty() {
             checkpoint.weight();

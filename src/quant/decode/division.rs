@@ -23,8 +23,7 @@ impl Decoder {
         }
         // Packed elements of another tensor start on whole bytes.
         let packed = if columns.is_multiple_of(8) { 1 } else { 8 };
-        let aligned = if row.saturating_mul(self.row_alignment()) > LONGEST { 1 } else { self.row_alignment() };
-        let unit = columns.saturating_mul(aligned.max(packed));
+        let unit = columns.saturating_mul(self.undivided_rows().max(packed));
         (wanted / unit).max(1).saturating_mul(unit)
     }
 
@@ -38,21 +37,21 @@ impl Decoder {
             return all;
         }
         let within_row = |at: u64| at % columns / SPAN * SPAN;
-        let aligned = self.row_alignment();
-        let (before, after) = match self.row_bytes() {
-            long if long > LONGEST => {
-                let row = start - start % columns;
-                (
-                    wanted - wanted % columns + within_row(wanted),
-                    (start + SPAN - (start - row) % SPAN).min(row + columns),
-                )
-            }
-            short => {
-                let unit = columns * if short.saturating_mul(aligned) > LONGEST { 1 } else { aligned };
-                (wanted / unit * unit, (start / unit + 1) * unit)
-            }
+        let [before, after] = if self.row_bytes() > LONGEST {
+            let row = start - start % columns;
+            let after = (start + SPAN - (start - row) % SPAN).min(row + columns);
+            [wanted - wanted % columns + within_row(wanted), after]
+        } else {
+            let unit = columns * self.undivided_rows();
+            [wanted / unit * unit, (start / unit + 1) * unit]
         };
         if before > start { before } else { after.min(all) }
+    }
+
+    /// Returns the number of rows that are best read together, if they take at most [`LONGEST`] bytes.
+    fn undivided_rows(&self) -> u64 {
+        let aligned = self.row_alignment();
+        if self.row_bytes().saturating_mul(aligned) > LONGEST { 1 } else { aligned }
     }
 
     /// Returns the smallest range around these values that can be decoded separately: whole rows, unless they are long.
@@ -65,42 +64,19 @@ impl Decoder {
         before(values.start)..after(values.end)
     }
 
-    /// Returns the byte range of each part that these values need: [`Decoder::part_ranges`] for values.
+    /// Returns the byte range of each part that these values need, in the order of the parts, for reading ahead.
     #[must_use]
     pub fn value_ranges(&self, values: Range<u64>) -> Vec<Range<u64>> {
-        let columns = self.columns().max(1);
-        let row = values.start / columns;
-        let mut ranges = self.part_ranges(row..values.end.div_ceil(columns));
-        let geometry = match &self.method {
-            Method::Steps(steps) => &steps.geometry,
-            Method::Blocks(blocks) => {
-                blocks.set_ranges(values, &mut ranges);
-                return ranges;
-            }
-        };
-        let [first, end] = [values.start, values.end].map(|value| value - row * columns);
-        let (codes, bits) = (&mut ranges[geometry.codes.index], u64::from(geometry.bits));
-        match self.layout.codes.packing {
-            Packing::Rows(_) | Packing::Blocks | Packing::RowsHighFirst if end <= columns => {
-                *codes = codes.start + first * bits / 8..codes.end.min(codes.start + (end * bits).div_ceil(8));
-            }
-            Packing::Stream => *codes = values.start * bits / 8..(values.end * bits).div_ceil(8),
-            _ => {}
-        }
-        ranges
-    }
-
-    /// Returns the byte range of each part that these rows need, in the order of the parts, for reading ahead.
-    #[must_use]
-    pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         let mut ranges: Vec<_> = self.part_bytes.iter().map(|bytes| 0..*bytes).collect();
+        let columns = self.columns().max(1);
+        let rows = values.start / columns..values.end.div_ceil(columns);
         if rows.is_empty() || rows.end > self.rows() {
             return ranges;
         }
         let geometry = match &self.method {
             Method::Steps(steps) => &steps.geometry,
             Method::Blocks(blocks) => {
-                blocks.set_ranges(rows.start * blocks.columns..rows.end * blocks.columns, &mut ranges);
+                blocks.set_ranges(values, &mut ranges);
                 return ranges;
             }
         };
@@ -110,19 +86,22 @@ impl Decoder {
         let within = |matrix_bytes: u64, first: u64, end: u64| {
             matrices.start * matrix_bytes + first..(matrices.end - 1) * matrix_bytes + end
         };
+        let bits = u64::from(geometry.bits);
         ranges[geometry.codes.index] = match self.layout.codes.packing {
             Packing::Rows(_) | Packing::Blocks | Packing::RowsHighFirst => {
-                within(geometry.matrix_bytes, first_row * geometry.stride, (last_row + 1) * geometry.stride)
+                let [first, end] = [values.start, values.end].map(|value| value - rows.start * columns);
+                let [before, after] = if end <= columns {
+                    [first * bits / 8, geometry.stride.min((end * bits).div_ceil(8))]
+                } else {
+                    [0, geometry.stride]
+                };
+                within(geometry.matrix_bytes, first_row * geometry.stride + before, last_row * geometry.stride + after)
             }
-            Packing::Flat => rows.start * geometry.columns / 2..(rows.end * geometry.columns).div_ceil(2),
-            Packing::Stream => {
-                let [start, end] = [rows.start, rows.end].map(|row| row * geometry.columns * u64::from(geometry.bits));
-                start / 8..end.div_ceil(8)
-            }
+            Packing::Flat => rows.start * columns / 2..(rows.end * columns).div_ceil(2),
+            Packing::Stream => values.start * bits / 8..(values.end * bits).div_ceil(8),
             Packing::Units => {
-                let size = if geometry.bits == 8 { geometry.columns } else { codes_in_bytes(geometry.bits) };
-                let [start, end] = [rows.start, rows.end].map(|row| row * geometry.columns);
-                start / size * geometry.stride..end.div_ceil(size) * geometry.stride
+                let size = if bits == 8 { columns } else { codes_in_bytes(geometry.bits) };
+                rows.start * columns / size * geometry.stride..(rows.end * columns).div_ceil(size) * geometry.stride
             }
             _ => within(geometry.matrix_bytes, 0, geometry.matrix_bytes),
         };

@@ -2,12 +2,13 @@
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, Zeros};
 use super::super::recognize::{FoundWeight, StoredTensor};
-use super::buffers::{SEGMENT, global_scale};
+use super::buffers::global_scale;
 use super::geometry::DecodeGeometry;
 use super::lanes::{LARGEST_NVFP4, round_to_levels};
 use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
+use super::tally::bits;
 use super::{Decoder, Method};
 use crate::blocks::{BlockFormat, CodeNumbers};
 use crate::dtype::Dtype;
@@ -214,100 +215,75 @@ impl Decoder {
         let target_bytes = self.target().bits() as usize / 8;
         let mut values = vec![0; (decoded.end - decoded.start) as usize * target_bytes];
         self.decode_values(decoded.clone(), parts, &mut values)?;
-        let before = (decoded.start - first) as usize;
-        let value = |at: usize| {
-            let bytes = values[(at - before) * target_bytes..][..target_bytes].iter().rev();
-            bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
-        };
+        let [before, after] = [decoded.start, decoded.end].map(|at| (at - first) as usize);
+        let value = |column: u64| bits(&values[(column as usize - before) * target_bytes..][..target_bytes]);
         let steps = match &self.method {
             Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
-                let explain =
-                    |column| Explanation { value: value(column as usize), ..blocks.explain(row, column, parts) };
+                let explain = |column| Explanation { value: value(column), ..blocks.explain(row, column, parts) };
                 return Ok(columns.map(explain).collect());
             }
         };
         let geometry = &steps.geometry;
-        let index = self.group_index(parts, before..columns.end as usize)?;
-        let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-        let packing = steps.layout.codes.packing;
         let (matrix, within) = ((row / geometry.rows) as usize, (row % geometry.rows) as usize);
-        let width = geometry.columns as usize;
-        let [mut scratch, mut codes] = [vec![0; 4], Vec::new()];
-        let global = global_scale(steps, parts, [matrix, within], &mut scratch);
+        // 1. Codes, and the numbers that they represent.
+        let packing = steps.layout.codes.packing;
+        let window = geometry.window(packing, parts, [matrix, within], before..after);
+        let code_bytes = window.bits.div_ceil(8);
+        let mut codes = vec![0; (after - before) * code_bytes];
+        packing.unpack(&window, &mut codes);
+        let mut signed = codes.clone();
+        extend_signs(&mut signed, steps.code_dtype);
+        let mut numbers = vec![[0; 4]; after - before];
+        widen(steps, &signed, &geometry.map(parts), &mut numbers);
+        // 2. Groups.
+        let index = self.group_index(parts, before..columns.end as usize)?;
+        let row_index = self.row_index(parts, within..within + 1)?;
+        let below = row_index.map_or(within / geometry.block[0] as usize, |index| index[0] as usize);
+        let global = global_scale(steps, parts, [matrix, within], &mut [0; 4]);
         let global = match steps.combination {
             Combination::Multiplier | Combination::Levels => Some((global, false)),
             Combination::OverLargest => Some((global / LARGEST_NVFP4, false)),
             Combination::Divisor => Some((global, true)),
             Combination::Nothing | Combination::Over127 => None,
         };
-        let factor = f64::from(steps.scales.factor());
+        // 3. Centered codes are already shifted by widening.
+        let has_no_zeros = steps.layout.zeros == Zeros::Added || steps.zeros.order == Zeros::None;
+        let is_centered = steps.layout.codes.values == CodeValues::Unsigned && has_no_zeros;
+        let centre = is_centered.then(|| (1 << (geometry.bits - 1)) as f32);
+        let middle = (steps.zeros.order == Zeros::Scaled).then(|| steps.zeros.middle(geometry));
         let has_offsets = steps.zeros.order.are_stored_offsets();
-        let row_index = self.row_index(parts, within..within + 1)?;
-        let mut all = Vec::new();
-        let [start, end] = [columns.start as usize, columns.end as usize];
-        for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
-            let count = SEGMENT.min(width - column);
-            let window = geometry.window(packing, parts, [matrix, within], column..column + count);
-            let width_of_code = window.bits.div_ceil(8);
-            codes.resize(count * width_of_code, 0);
-            packing.unpack(&window, &mut codes);
-            let bits_at = |at: usize| {
-                let bytes = codes[at * width_of_code..][..width_of_code].iter().rev();
-                bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
-            };
-            let mut signed = codes.clone();
-            extend_signs(&mut signed, steps.code_dtype);
-            let mut numbers = vec![[0; 4]; count];
-            widen(steps, &signed, &map.unwrap_or_default(), &mut numbers);
-            for at in start.max(column)..end.min(column + count) {
-                let group = match &index {
-                    Some(index) => index[at - before] as usize,
-                    None if packing == Packing::Flat => (row as usize * width + at) / geometry.block[1] as usize,
-                    None => at / geometry.block[1] as usize,
-                };
-                let below = match &row_index {
-                    Some(index) => index[0] as usize,
-                    None => within / geometry.block[0] as usize,
-                };
-                let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
-                let place = GroupRange { matrix, below, groups: group..group + 1 };
-                steps.scales.fetch(geometry, &place, parts, &mut scratch, &mut scale);
-                let zero_point = geometry.zero.map(|slot| {
-                    steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zero);
-                    f32::from_le_bytes(zero[0])
-                });
-                let mut number = [numbers[at - column]];
-                let mut scale = f64::from(f32::from_le_bytes(scale[0])) * factor;
-                if let (Combination::Levels, Some((row, _))) = (steps.combination, global) {
-                    let product = f32::from_le_bytes(number[0]) * scale as f32;
-                    round_to_levels(&[product.to_le_bytes()], &mut number);
-                    scale = row.into();
+        let explain = |column: u64| {
+            let at = column as usize - before;
+            let group = match &index {
+                Some(index) => index[at] as usize,
+                None if packing == Packing::Flat => {
+                    (row * geometry.columns + column) as usize / geometry.block[1] as usize
                 }
-                let number = f32::from_le_bytes(number[0]);
-                // Centered codes are already shifted by widening.
-                let centre = match steps.layout.codes.values {
-                    CodeValues::Unsigned
-                        if matches!(steps.layout.zeros, Zeros::Added) || steps.zeros.order == Zeros::None =>
-                    {
-                        Some((1 << (geometry.bits - 1)) as f32)
-                    }
-                    _ => None,
-                };
-                let middle = (steps.zeros.order == Zeros::Scaled).then(|| steps.zeros.middle(geometry));
-                all.push(Explanation {
-                    code: bits_at(at - column),
-                    code_bits: geometry.bits,
-                    number: centre.map_or(number, |centre| number + centre),
-                    zero_point: zero_point.filter(|_| !has_offsets).or(centre).or(middle),
-                    scale,
-                    // Offsets are added.
-                    offset: zero_point.filter(|_| has_offsets).map(|offset| -f64::from(offset)),
-                    global_scale: global.filter(|_| steps.combination != Combination::Levels),
-                    value: value(at),
-                });
+                None => (column / geometry.block[1]) as usize,
+            };
+            let place = GroupRange { matrix, below, groups: group..group + 1 };
+            let (mut scale, zero) = steps.groups(&place, parts, 0.0).next().expect("a group");
+            let zero = geometry.zero.map(|_| zero);
+            let mut number = [numbers[at]];
+            if let (Combination::Levels, Some((row, _))) = (steps.combination, global) {
+                let product = f32::from_le_bytes(number[0]) * scale as f32;
+                round_to_levels(&[product.to_le_bytes()], &mut number);
+                scale = row.into();
             }
-        }
-        Ok(all)
+            let [number] = number.map(f32::from_le_bytes);
+            Explanation {
+                code: bits(&codes[at * code_bytes..][..code_bytes]),
+                code_bits: geometry.bits,
+                number: centre.map_or(number, |centre| number + centre),
+                zero_point: zero.filter(|_| !has_offsets).or(centre).or(middle),
+                scale,
+                // Offsets are added.
+                offset: zero.filter(|_| has_offsets).map(|offset| -f64::from(offset)),
+                global_scale: global.filter(|_| steps.combination != Combination::Levels),
+                value: value(column),
+            }
+        };
+        Ok(columns.map(explain).collect())
     }
 }

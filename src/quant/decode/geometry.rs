@@ -5,7 +5,6 @@
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::parts::{Parameters, Part, Parts, Slot};
 use super::codes::CodeWindow;
-use super::weight::{WeightShape, bits, of_groups};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::rotation::is_rotation;
@@ -13,7 +12,7 @@ use std::ops::Range;
 
 /// The shape of a weight, and the position of each row in its parts. Rows and columns refer to one matrix of the
 /// weight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) shape: Vec<u64>,
     /// The number of matrices, from the leading dimensions.
@@ -45,8 +44,6 @@ pub(in crate::quant) struct DecodeGeometry {
     /// Zero points, or offsets.
     pub(in crate::quant) zero: Option<Slot>,
     pub(in crate::quant) group_index: Option<Slot>,
-    /// True if the group index has the groups of rows.
-    pub(in crate::quant) has_row_index: bool,
     pub(in crate::quant) map: Option<Slot>,
     pub(in crate::quant) nested: Option<[Slot; 2]>,
     /// Number of scales that share a nested scale.
@@ -60,14 +57,15 @@ impl DecodeGeometry {
             return Self::linear(&parts, parameters);
         }
         parts.check_shapes(parameters.shape.as_deref())?;
-        let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
-        let bits = bits(&parts, parameters, codes.1.dtype)?;
-        let weight = WeightShape::new(&parts, parameters, &codes.1, bits)?;
-        let mut scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
-        scale.1.shape = of_groups(&parts, scale.1.shape);
-        let has_row_index = layout.codes.packing == Packing::TransposedBlocks;
-        let indexed = if has_row_index { weight.rows } else { weight.columns };
-        let group_index = match parts.find(Role::GroupIndex)? {
+        let (slot, codes) = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
+        let bits = parts.code_bits(parameters, codes.dtype)?;
+        let mut geometry = Self { codes: slot, bits, ..Self::of_codes(&parts, parameters, &codes, bits)? };
+        let (slot, mut scale) = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        scale.shape = parts.group_shape(scale.shape);
+        (geometry.scale, geometry.scale_order) = (slot, layout.scale_order);
+        let (what, indexed) =
+            if layout.has_row_index() { ("row", geometry.rows) } else { ("column", geometry.columns) };
+        geometry.group_index = match parts.find(Role::GroupIndex)? {
             Some(_) if !matches!(layout.zeros, Zeros::PackedDown | Zeros::PackedTransposed | Zeros::Scaled) => {
                 return Err(
                     parts.error(format!("it has a group index, which the layout {} does not know", layout.name))
@@ -76,42 +74,17 @@ impl DecodeGeometry {
             Some(found) => {
                 let (slot, part) = parts.typed(found, &[Dtype::Int32, Dtype::Int64])?;
                 if part.shape != [indexed] {
-                    let what = if has_row_index { "row" } else { "column" };
                     return Err(parts.mismatch(&part, &[indexed], &format!("one group for each {what}")));
                 }
                 Some(slot)
             }
             None => None,
         };
-        let mut geometry = Self {
-            matrices: weight.leading.iter().product(),
-            rows: weight.rows,
-            columns: weight.columns,
-            bits,
-            stride: weight.stride,
-            matrix_bytes: weight.matrix_bytes,
-            group: None,
-            block: [1, 1],
-            grid: [1, 1],
-            scale_order: layout.scale_order,
-            matrix_scales: 0,
-            matrix_globals: 0,
-            swizzled_columns: 0,
-            codes: codes.0,
-            scale: scale.0,
-            global: None,
-            zero: None,
-            group_index,
-            has_row_index,
-            map: None,
-            nested: None,
-            nested_group: parameters.nested_group.unwrap_or(256),
-            shape: weight.shape.clone(),
-        };
-        geometry.set_groups(&parts, parameters, &weight, &scale.1)?;
-        geometry.set_scales(&parts, &weight, &codes.1, &scale.1)?;
-        geometry.set_global(&parts, &weight)?;
-        geometry.set_zeros(&parts, &weight)?;
+        geometry.set_groups(&parts, parameters, &scale)?;
+        geometry.set_scales(&parts, &codes, &scale)?;
+        geometry.set_global(&parts)?;
+        geometry.set_zeros(&parts)?;
+        geometry.nested_group = parameters.nested_group.unwrap_or(256);
         geometry.set_maps(&parts)?;
         let columns = geometry.columns;
         if let Some(size) = parameters.rotation
@@ -147,12 +120,24 @@ impl DecodeGeometry {
         }
     }
 
+    /// Returns the numbers of the codes of a map; zeros if there is none.
+    pub(super) fn map(&self, parts: &[&[u8]]) -> [[u8; 4]; 16] {
+        let map = self.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
+        map.unwrap_or_default()
+    }
+
+    /// The lengths that count matrices, before the last two. A weight that is one stream is one matrix.
+    fn leading(&self) -> &[u64] {
+        let count = if self.scale_order == ScaleOrder::Flat { 0 } else { self.shape.len().saturating_sub(2) };
+        &self.shape[..count]
+    }
+
     pub(in crate::quant) fn all_rows(&self) -> u64 {
         self.matrices * self.rows
     }
 
     /// Determines the elements that share a scale, from the config or from unambiguous shapes.
-    fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
+    fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, scale: &Part) -> Result<()> {
         let blocks = |group: Group| group.lengths([self.rows.max(1), self.columns.max(1)]);
         let group = match (parts.layout.fixed_group(), parameters.group) {
             (Some(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
@@ -167,7 +152,7 @@ impl DecodeGeometry {
                 return Err(parts.error(format!("the layout {} has no scales for {given}", parts.layout.name)));
             }
             (None, None) if self.group_index.is_some() => None,
-            (None, None) => Some(self.derive_group(parts, weight, scale)?),
+            (None, None) => Some(self.derive_group(parts, scale)?),
         };
         let block = group.map_or([1, 1], blocks);
         if block.contains(&0) {
@@ -183,9 +168,9 @@ impl DecodeGeometry {
         Ok(())
     }
 
-    fn derive_group(&self, parts: &Parts, weight: &WeightShape, scale: &Part) -> Result<Group> {
+    fn derive_group(&self, parts: &Parts, scale: &Part) -> Result<Group> {
         let (rows, columns) = (self.rows, self.columns);
-        let inner = scale.shape.strip_prefix(&weight.leading[..]).unwrap_or(scale.shape);
+        let inner = scale.shape.strip_prefix(self.leading()).unwrap_or(scale.shape);
         let [below, beside] = match (inner, parts.layout.scale_order) {
             (_, ScaleOrder::Flat) => [0, 0],
             ([] | [1], _) => [1, 1],
@@ -213,14 +198,15 @@ impl DecodeGeometry {
         })
     }
 
-    fn set_scales(&mut self, parts: &Parts, weight: &WeightShape, codes: &Part, scale: &Part) -> Result<()> {
+    fn set_scales(&mut self, parts: &Parts, codes: &Part, scale: &Part) -> Result<()> {
         let [below, beside] = self.grid;
-        let of_matrix = |inner: &[u64]| scale.shape == [&weight.leading, inner].concat();
+        let leading = self.leading();
+        let of_matrix = |inner: &[u64]| scale.shape == [leading, inner].concat();
         let is_scalar = self.scale.count == 1 && [below, beside] == [1, 1];
         let (is_right, expected) = match parts.layout.scale_order {
             ScaleOrder::Rows => {
                 let is_column = beside == 1 && of_matrix(&[below]);
-                let is_number = [below, beside] == [1, 1] && !weight.leading.is_empty() && of_matrix(&[]);
+                let is_number = [below, beside] == [1, 1] && !leading.is_empty() && of_matrix(&[]);
                 let is_right =
                     of_matrix(&[below, beside]) || of_matrix(&[below, 1, beside, 1]) || is_column || is_number;
                 (is_right || is_scalar || is_list(parts, scale, &[below, beside]), vec![below, beside])
@@ -232,8 +218,7 @@ impl DecodeGeometry {
                 let padding = parts.layout.codes.padding;
                 let beside = self.columns.next_multiple_of(padding).div_ceil(self.block[1]);
                 let tiles = [self.rows.next_multiple_of(padding).next_multiple_of(128), beside.next_multiple_of(4)];
-                self.swizzled_columns = tiles[1];
-                (scale.shape == tiles && weight.leading.is_empty(), tiles.to_vec())
+                (scale.shape == tiles && leading.is_empty(), tiles.to_vec())
             }
             ScaleOrder::Flat => {
                 let count = (self.all_rows() * self.columns).div_ceil(self.block[1]);
@@ -241,11 +226,7 @@ impl DecodeGeometry {
             }
         };
         if !is_right {
-            let expected = if parts.layout.scale_order == ScaleOrder::Flat {
-                expected
-            } else {
-                [&weight.leading[..], &expected].concat()
-            };
+            let expected = [leading, &expected].concat();
             let group = match self.block {
                 [rows, columns] if self.group.is_some() => format!(" in groups of {rows} x {columns}"),
                 _ => String::new(),
@@ -253,14 +234,15 @@ impl DecodeGeometry {
             let why = format!("'{}', a weight of {:?}{group},", codes.show(), self.shape);
             return Err(parts.mismatch(scale, &expected, &why));
         }
+        self.swizzled_columns = if parts.layout.scale_order == ScaleOrder::Swizzled { expected[1] } else { 0 };
         self.matrix_scales = if is_scalar { 0 } else { below * beside };
         Ok(())
     }
 
-    fn set_global(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
+    fn set_global(&mut self, parts: &Parts) -> Result<()> {
         if parts.layout.global == Combination::Levels {
             let (slot, part) = parts.typed(parts.need(Role::RowScale)?, &[Dtype::Float32])?;
-            let expected = [&weight.leading[..], &[self.rows]].concat();
+            let expected = [self.leading(), &[self.rows]].concat();
             if part.shape != expected && part.shape != [&expected[..], &[1]].concat() {
                 return Err(parts.mismatch(&part, &expected, "one scale for each row"));
             }
@@ -276,7 +258,7 @@ impl DecodeGeometry {
         };
         let Some(found) = found else { return Ok(()) };
         let (slot, part) = parts.typed(found, &[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16])?;
-        let per_matrix = [&[][..], &[1], &[1, 1]].iter().any(|inner| part.shape == [&weight.leading, *inner].concat());
+        let per_matrix = [&[][..], &[1], &[1, 1]].iter().any(|inner| part.shape == [self.leading(), *inner].concat());
         if slot.count != 1 && !per_matrix {
             return Err(parts.mismatch(&part, &[1], "one global scale for the tensor"));
         }
@@ -285,7 +267,7 @@ impl DecodeGeometry {
         Ok(())
     }
 
-    fn set_zeros(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
+    fn set_zeros(&mut self, parts: &Parts) -> Result<()> {
         let [below, beside] = self.grid;
         let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
         let dtype_of_scales = [self.scale.dtype];
@@ -316,8 +298,8 @@ impl DecodeGeometry {
         }
         let (slot, part) = parts.typed(found, dtypes)?;
         let is_plain = parts.layout.zeros == Zeros::Plain && slot.count == self.scale.count;
-        let expected = [&weight.leading[..], &expected].concat();
-        if of_groups(parts, part.shape) != expected && !is_plain && !is_list(parts, &part, &expected) {
+        let expected = [self.leading(), &expected].concat();
+        if parts.group_shape(part.shape) != expected && !is_plain && !is_list(parts, &part, &expected) {
             return Err(parts.mismatch(&part, &expected, &format!("a weight of {:?}", self.shape)));
         }
         self.zero = Some(slot);

@@ -14,13 +14,13 @@ impl Decoder {
         let Some(steps) = self.steps() else { return Ok(()) };
         let geometry = &steps.geometry;
         let Some(slot) = geometry.group_index else { return Ok(()) };
-        let index = GroupIndex { bytes, dtype: slot.dtype };
+        let index = Integers { bytes, dtype: slot.dtype };
         let is_unused = steps.is_unused(&index);
         (0..index.len()).try_for_each(|column| match index.get(column) {
             Some(-1) if is_unused => Ok(()),
             _ => steps.group_of(&index, column).map(drop),
         })?;
-        if is_unused || geometry.group.is_none() || geometry.has_row_index {
+        if is_unused || geometry.group.is_none() || self.layout.has_row_index() {
             return Ok(());
         }
         let size = geometry.block[1];
@@ -69,11 +69,11 @@ impl Decoder {
     }
 
     fn groups_of(&self, parts: &[&[u8]], lines: Range<usize>, are_rows: bool) -> Result<Option<Vec<u32>>> {
-        let Some(steps) = self.steps().filter(|steps| steps.geometry.has_row_index == are_rows) else {
+        let Some(steps) = self.steps().filter(|steps| steps.layout.has_row_index() == are_rows) else {
             return Ok(None);
         };
         let Some(slot) = steps.geometry.group_index else { return Ok(None) };
-        let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
+        let index = Integers { bytes: parts[slot.index], dtype: slot.dtype };
         if steps.is_unused(&index) {
             return Ok(None);
         }
@@ -83,15 +83,15 @@ impl Decoder {
 
 impl DecodeSteps {
     /// True if the columns are in order: compressed-tensors then writes -1 for each.
-    fn is_unused(&self, index: &GroupIndex) -> bool {
+    fn is_unused(&self, index: &Integers) -> bool {
         let Self { geometry, layout, .. } = self;
         let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
         layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
     }
 
-    fn group_of(&self, index: &GroupIndex, at: usize) -> Result<u32> {
+    fn group_of(&self, index: &Integers, at: usize) -> Result<u32> {
         let [below, beside] = self.geometry.grid;
-        let (what, groups) = if self.geometry.has_row_index { ("row", below) } else { ("column", beside) };
+        let (what, groups) = if self.layout.has_row_index() { ("row", below) } else { ("column", beside) };
         let group = index.get(at).unwrap_or_default();
         let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
         number.ok_or_else(|| {
@@ -100,21 +100,21 @@ impl DecodeSteps {
     }
 }
 
-/// The stored group of each column or row.
-struct GroupIndex<'a> {
-    bytes: &'a [u8],
-    dtype: Dtype,
+/// Stored numbers of int32 or int64, such as the group of each column or row.
+pub(in crate::quant) struct Integers<'a> {
+    pub(in crate::quant) bytes: &'a [u8],
+    pub(in crate::quant) dtype: Dtype,
 }
 
-impl GroupIndex<'_> {
-    fn len(&self) -> usize {
+impl Integers<'_> {
+    pub(in crate::quant) fn len(&self) -> usize {
         self.bytes.len() / (self.dtype.bits() / 8) as usize
     }
 
-    fn get(&self, column: usize) -> Option<i64> {
+    pub(in crate::quant) fn get(&self, at: usize) -> Option<i64> {
         match self.dtype {
-            Dtype::Int64 => self.bytes.as_chunks().0.get(column).map(|bytes| i64::from_le_bytes(*bytes)),
-            _ => self.bytes.as_chunks().0.get(column).map(|bytes| i32::from_le_bytes(*bytes).into()),
+            Dtype::Int64 => self.bytes.as_chunks().0.get(at).map(|bytes| i64::from_le_bytes(*bytes)),
+            _ => self.bytes.as_chunks().0.get(at).map(|bytes| i32::from_le_bytes(*bytes).into()),
         }
     }
 }

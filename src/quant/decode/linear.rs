@@ -8,7 +8,6 @@
 use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parameters, Parts};
 use super::geometry::DecodeGeometry;
-use super::weight::bits;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::kernel::Minifloat;
@@ -49,7 +48,7 @@ impl DecodeGeometry {
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
         let zero = parts.find(Role::ZeroPoint)?;
-        let bits = bits(parts, parameters, codes.1.dtype)?;
+        let bits = parts.code_bits(parameters, codes.1.dtype)?;
         // Codes that are packed along the last axis.
         let unpacked = |stored: &[u64]| {
             let mut shape = stored.to_vec();
@@ -99,17 +98,10 @@ impl DecodeGeometry {
             grid,
             scale_order: layout.scale_order,
             matrix_scales: if has_own_scales { grid[0] * grid[1] } else { 0 },
-            matrix_globals: 0,
-            swizzled_columns: 0,
             codes: codes.0,
             scale: scale.0,
-            global: None,
             zero: zero.map(|(slot, _)| slot),
-            group_index: None,
-            has_row_index: false,
-            map: None,
-            nested: None,
-            nested_group: 1,
+            ..Self::default()
         })
     }
 }

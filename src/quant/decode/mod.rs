@@ -12,7 +12,7 @@ mod division;
 mod explain;
 mod fused;
 pub(super) mod geometry;
-mod group_index;
+pub(super) mod group_index;
 mod lanes;
 pub(super) mod linear;
 pub(super) mod rows;
@@ -34,10 +34,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
-use blocks::TargetValues;
 use buffers::DecodeBuffers;
-use casts::cast;
-use rows::{RowDecoder, RowOutput};
+use casts::{cast, run};
+use rows::{DecodeRange, RowDecoder};
 use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +101,7 @@ impl Decoder {
     }
 
     /// Returns the same decoder, which also counts the values that differ from the exact product: `exact` is the
-    /// decoder of the same weight with [`Arithmetic::Exact`].
+    /// decoder of the same weight to float64, with [`Arithmetic::Exact`].
     #[must_use]
     pub fn watch(self, exact: Self) -> Self {
         Self { exact: Some(Box::new(exact)), ..self }
@@ -279,7 +278,8 @@ impl Decoder {
                 (end, column..column + end - start)
             };
             let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
-            tally += self.decode_columns(Isa::chosen(), start / columns..end.div_ceil(columns), within, parts, now)?;
+            let rows = start / columns..end.div_ceil(columns);
+            tally += self.decode_range(&DecodeRange { isa: Isa::chosen(), parts, rows, columns: within }, now)?;
             (start, out) = (end, rest);
         }
         Ok(tally)
@@ -301,7 +301,7 @@ impl Decoder {
         if out.is_empty() {
             return Ok(DecodeTally::default());
         }
-        self.decode_columns(isa, rows, 0..self.columns(), parts, out)
+        self.decode_range(&DecodeRange { isa, parts, rows, columns: 0..self.columns() }, out)
     }
 
     fn check_parts(&self, parts: &[&[u8]]) {
@@ -309,46 +309,53 @@ impl Decoder {
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
     }
 
-    /// Decodes some columns of some rows; the first column is a multiple of [`SEGMENT`].
-    fn decode_columns(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: Range<u64>,
-        parts: &[&[u8]],
-        out: &mut [u8],
-    ) -> Result<DecodeTally> {
-        match &self.method {
+    fn decode_range(&self, range: &DecodeRange, out: &mut [u8]) -> Result<DecodeTally> {
+        let mut tally = match &self.method {
             Method::Steps(steps) => {
-                let run = |decoder: &Self, steps: &DecodeSteps, out: RowOutput| -> Result<DecodeTally> {
-                    let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
-                    let index = decoder.group_index(parts, columns.clone())?;
-                    let row_index = decoder.row_index(parts, range.clone())?;
-                    let DecodeSteps { fused, scales, geometry, .. } = steps;
-                    let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-                    let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
-                    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
-                    let decoder =
-                        RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out };
-                    Ok(isa.run(decoder))
-                };
-                let mut tally = run(self, steps, RowOutput::Values(&mut *out))?;
-                if let Some(exact) = &self.exact
-                    && let (Some(steps), Some(widen)) = (exact.steps(), cast(self.target(), Dtype::Float32))
-                {
-                    tally += run(exact, steps, RowOutput::Inexact(out, &widen))?;
-                }
-                Ok(tally)
+                let DecodeRange { isa, parts, rows, columns } = range;
+                let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
+                let index = self.group_index(parts, columns.clone())?;
+                let row_index = self.row_index(parts, range.clone())?;
+                let DecodeSteps { fused, scales, geometry, .. } = &**steps;
+                let (map, buffers) = (geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
+                let results = fused.and_then(|fused| fused.results(*isa, geometry, scales.factor(), &map));
+                let out = &mut *out;
+                isa.run(RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out })
             }
-            Method::Blocks(blocks) => {
-                let mut tally = blocks.decode(isa, rows.clone(), &columns, parts, out);
-                if let Some(Method::Blocks(exact)) = self.exact.as_ref().map(|exact| &exact.method) {
-                    let decoded = TargetValues { values: out, dtype: self.target() };
-                    tally += exact.count_inexact(isa, rows, &columns, parts, decoded);
+            Method::Blocks(blocks) => blocks.decode(range, out),
+        };
+        tally.inexact += self.count_inexact(range, out)?;
+        Ok(tally)
+    }
+
+    /// Counts the values that differ from the exact ones, if they are watched. A NaN that stays NaN does not count.
+    fn count_inexact(&self, range: &DecodeRange, values: &[u8]) -> Result<Occurrences> {
+        let mut inexact = Occurrences::default();
+        let (Some(exact), Some(widen)) = (&self.exact, cast(self.target(), Dtype::Float64)) else { return Ok(inexact) };
+        let (width, step) = (range.width(), (self.piece(1 << 14) / self.columns()).max(1));
+        let row_bytes = width * self.target().bits() as usize / 8;
+        let (mut numbers, mut wide, mut values) = (Vec::new(), Vec::new(), values);
+        let mut row = range.rows.start;
+        while row < range.rows.end {
+            let rows = row..range.rows.end.min((row / step + 1) * step);
+            let count = (rows.end - row) as usize;
+            let (now, rest) = values.split_at(count * row_bytes);
+            numbers.resize(8 * count * width, 0);
+            wide.resize(8 * count * width, 0);
+            exact.decode_range(&range.of_rows(rows.clone()), &mut numbers)?;
+            run(&widen, now, &mut wide, count * width);
+            (row, values) = (rows.end, rest);
+            for (row, (numbers, wide)) in rows.zip(numbers.chunks_exact(8 * width).zip(wide.chunks_exact(8 * width))) {
+                let pairs = numbers.as_chunks().0.iter().zip(wide.as_chunks().0);
+                for (at, (exact, value)) in (row * self.columns() + range.columns.start..).zip(pairs) {
+                    let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
+                    if value != exact && !exact.is_nan() {
+                        inexact.add(at);
+                    }
                 }
-                Ok(tally)
             }
         }
+        Ok(inexact)
     }
 
     /// The indices of the parts that hold scales and the global scale.

@@ -10,21 +10,35 @@ use super::linear::extend_signs;
 use super::segment::{FetchedScales, SegmentGroups};
 use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
-use super::tally::DecodeTally;
+use super::tally::{DecodeTally, infinity, magnitude};
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, Loop, prefetch_behind};
+use crate::kernel::{Isa, Loop, prefetch_behind};
 use crate::quant::rotation::{rotate_float32s, rotate_float64s};
 use std::ops::Range;
 
 /// Distance in bytes at which codes of whole bytes are prefetched.
 const AHEAD: usize = 4096;
 
-/// Destination of the values.
-pub(super) enum RowOutput<'a> {
-    /// The buffer to write values to.
-    Values(&'a mut [u8]),
-    /// The values to compare with exact products, after a conversion to float32.
-    Inexact(&'a [u8], &'a Kernel),
+/// Some columns of some rows, which one call decodes.
+pub(super) struct DecodeRange<'a> {
+    pub(super) isa: Isa,
+    /// All stored bytes of each part.
+    pub(super) parts: &'a [&'a [u8]],
+    pub(super) rows: Range<u64>,
+    /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
+    pub(super) columns: Range<u64>,
+}
+
+impl DecodeRange<'_> {
+    /// Returns the same columns of other rows.
+    pub(super) fn of_rows(&self, rows: Range<u64>) -> Self {
+        Self { rows, columns: self.columns.clone(), ..*self }
+    }
+
+    /// Returns the number of columns.
+    pub(super) fn width(&self) -> usize {
+        (self.columns.end - self.columns.start) as usize
+    }
 }
 
 /// The rows of one call.
@@ -41,7 +55,7 @@ pub(super) struct RowDecoder<'a> {
     pub(super) range: Range<usize>,
     /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
     pub(super) columns: Range<usize>,
-    pub(super) out: RowOutput<'a>,
+    pub(super) out: &'a mut [u8],
 }
 
 impl Loop for RowDecoder<'_> {
@@ -184,7 +198,7 @@ impl RowDecoder<'_> {
     #[inline(always)]
     fn multiply_fused(&mut self, codes: &[u8], segment: &SegmentPlace) -> bool {
         let Self { steps, index, map, buffers, results, out, .. } = self;
-        let (Some(fused), RowOutput::Values(out), false) = (steps.fused, out, buffers.is_changed) else { return false };
+        let (Some(fused), false) = (steps.fused, buffers.is_changed) else { return false };
         let SegmentPlace { size, skip, .. } = *segment;
         let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
         let (scales_of, zeros_of) = (&buffers.groups[segment.groups.clone()], segment.zeros(&buffers.zeros));
@@ -264,23 +278,15 @@ impl RowDecoder<'_> {
             if let Some(size) = steps.rotation {
                 rotate_float64s(wide, size);
             }
-            match out {
-                RowOutput::Values(out) if steps.target == Dtype::Float64 => {
-                    out[place].copy_from_slice(wide.as_flattened());
-                    return DecodeTally::default();
-                }
-                RowOutput::Values(out) => {
-                    run(&steps.encode, wide.as_flattened(), &mut out[place.clone()], columns);
-                    if has_offsets {
-                        lanes::mark_nonzero(wide, products);
-                    }
-                }
-                RowOutput::Inexact(values, kernel) => {
-                    run(kernel, &values[place], products.as_flattened_mut(), columns);
-                    return count_inexact(products, wide, first);
-                }
+            if steps.target == Dtype::Float64 {
+                out[place].copy_from_slice(wide.as_flattened());
+                return DecodeTally::default();
             }
-        } else if let RowOutput::Values(out) = &mut *out {
+            run(&steps.encode, wide.as_flattened(), &mut out[place.clone()], columns);
+            if has_offsets {
+                lanes::mark_nonzero(wide, products);
+            }
+        } else {
             if steps.zeros.order == Zeros::Fused {
                 let wide = &mut buffers.wide[..columns];
                 lanes::multiply_exactly(lane, scales, factor, Combination::Nothing, global, wide);
@@ -306,11 +312,9 @@ impl RowDecoder<'_> {
                 spread(&buffers.stored[groups], scales);
             }
         }
-        let RowOutput::Values(out) = out else { return DecodeTally::default() };
         // Offsets can make 0 of a product, so sums are compared with the values that are made of them.
-        let (lane, factors): (&Float32Lane, (&Float32Lane, &Float32Lane)) =
-            if has_offsets { (products, (offsets, scales)) } else { (lane, (lane, scales)) };
-        let nonzero = if has_offsets { (lane, lane) } else { factors };
+        let factors: [&Float32Lane; 2] = if has_offsets { [offsets, scales] } else { [lane, scales] };
+        let nonzero = if has_offsets { [&*products; 2] } else { factors };
         tally_of(steps, &out[place], nonzero, factors, global, first)
     }
 }
@@ -321,8 +325,8 @@ impl RowDecoder<'_> {
 fn tally_of(
     steps: &DecodeSteps,
     out: &[u8],
-    nonzero: (&Float32Lane, &Float32Lane),
-    factors: (&Float32Lane, &Float32Lane),
+    nonzero: [&Float32Lane; 2],
+    factors: [&Float32Lane; 2],
     global: f32,
     at: u64,
 ) -> DecodeTally {
@@ -333,8 +337,8 @@ fn tally_of(
     };
     if steps.rotation.is_none() && !is_nothing {
         tally.flushed = match steps.target.bits() {
-            16 => lanes::count_flushed::<2>(nonzero.0, nonzero.1, out.as_chunks().0),
-            _ => lanes::count_flushed::<4>(nonzero.0, nonzero.1, out.as_chunks().0),
+            16 => lanes::count_flushed::<2>(nonzero[0], nonzero[1], out.as_chunks().0),
+            _ => lanes::count_flushed::<4>(nonzero[0], nonzero[1], out.as_chunks().0),
         };
     }
     if has_special(out, steps.target) {
@@ -373,45 +377,23 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
     any
 }
 
-/// Counts the values that differ from the exact numbers; `at` is the index of the first element. A NaN that stays NaN
-/// does not count.
-#[inline(never)]
-fn count_inexact(values: &Float32Lane, exact: &[[u8; 8]], at: u64) -> DecodeTally {
-    let mut tally = DecodeTally::default();
-    for (at, (value, exact)) in (at..).zip(values.iter().zip(exact)) {
-        let (value, exact) = (f64::from(f32::from_le_bytes(*value)), f64::from_le_bytes(*exact));
-        if value != exact && !exact.is_nan() {
-            tally.inexact.add(at);
-        }
-    }
-    tally
-}
-
 /// Counts infinite values and NaNs, for the few segments that have any; `at` is the index of the first element.
 #[inline(never)]
 fn count_specials(
     out: &[u8],
     target: Dtype,
-    factors: (&Float32Lane, &Float32Lane),
+    factors: [&Float32Lane; 2],
     global: f32,
     at: u64,
     tally: &mut DecodeTally,
 ) {
-    let (width, infinity) = match target {
-        Dtype::Bfloat16 => (2, 0x7f80),
-        Dtype::Float16 => (2, 0x7c00),
-        _ => (4, 0x7f80_0000),
-    };
-    let elements = out.chunks_exact(width).zip(factors.0.iter().zip(factors.1));
+    let Some((width, infinity)) = infinity(target) else { return };
+    let elements = out.chunks_exact(width).zip(factors[0].iter().zip(factors[1]));
     for (at, (bytes, (code, scale))) in (at..).zip(elements) {
-        let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
-        let magnitude = bits & if width == 2 { 0x7fff } else { 0x7fff_ffff };
-        let factors = [f32::from_le_bytes(*code), f32::from_le_bytes(*scale), global];
-        if magnitude > infinity {
-            (if factors.iter().any(|factor| factor.is_nan()) { &mut tally.input_nan } else { &mut tally.nan }).add(at);
-        } else if magnitude == infinity {
-            let are_finite = factors.iter().all(|factor| factor.is_finite());
-            (if are_finite { &mut tally.infinite } else { &mut tally.input_infinite }).add(at);
+        let magnitude = magnitude(bytes);
+        if magnitude >= infinity {
+            let factors = [f32::from_le_bytes(*code), f32::from_le_bytes(*scale), global];
+            tally.add_special(at, magnitude > infinity, &factors.map(f64::from));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::casts::{Through, cast};
 use super::fused::{Fused, Products};
 use super::geometry::DecodeGeometry;
 use super::lanes::FloatCodes;
-use super::scales::ScaleReader;
+use super::scales::{GroupRange, ScaleReader};
 use super::zeros::ZeroPoints;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
@@ -209,5 +209,24 @@ impl DecodeSteps {
             products: is_direct.then_some(products),
             geometry,
         })
+    }
+
+    /// Returns the scale of each of some groups, without the global scale, and its zero point or offset; `zero` if there
+    /// is none.
+    pub(in crate::quant) fn groups(
+        &self,
+        place: &GroupRange,
+        parts: &[&[u8]],
+        zero: f32,
+    ) -> impl Iterator<Item = (f64, f32)> + use<> {
+        let (geometry, count) = (&self.geometry, place.groups.len());
+        let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![zero.to_le_bytes(); count]);
+        self.scales.fetch(geometry, place, parts, &mut vec![0; 4 * count], &mut scales);
+        if let Some(slot) = geometry.zero {
+            self.zeros.fetch(geometry, parts[slot.index], place, &mut zeros);
+        }
+        let factor = f64::from(self.scales.factor());
+        let group = move |(scale, zero)| (f64::from(f32::from_le_bytes(scale)) * factor, f32::from_le_bytes(zero));
+        scales.into_iter().zip(zeros).map(group)
     }
 }

@@ -1,5 +1,6 @@
 //! Counts of decoded values.
 
+use crate::dtype::Dtype;
 use std::ops::AddAssign;
 
 /// Counts of decoded values that differ from code x scale x global scale, and of values that are not finite. Stored
@@ -20,6 +21,40 @@ pub struct DecodeTally {
     pub flushed: u64,
     /// Values that differ from the exact product; counted only by [`super::Decoder::watch`].
     pub inexact: Occurrences,
+}
+
+impl DecodeTally {
+    /// Counts the value at `at`, which is NaN or infinite, and the product of these factors.
+    pub(super) fn add_special(&mut self, at: u64, is_nan: bool, factors: &[f64]) {
+        let is_input = factors.iter().any(|factor| if is_nan { factor.is_nan() } else { !factor.is_finite() });
+        let counts = match (is_nan, is_input) {
+            (true, true) => &mut self.input_nan,
+            (true, false) => &mut self.nan,
+            (false, true) => &mut self.input_infinite,
+            (false, false) => &mut self.infinite,
+        };
+        counts.add(at);
+    }
+}
+
+/// Returns the bytes of a value, and the bits of infinity; `None` for exact values, which are not counted.
+pub(super) fn infinity(target: Dtype) -> Option<(usize, u32)> {
+    match target {
+        Dtype::Bfloat16 => Some((2, 0x7f80)),
+        Dtype::Float16 => Some((2, 0x7c00)),
+        Dtype::Float32 => Some((4, 0x7f80_0000)),
+        _ => None,
+    }
+}
+
+/// Returns the bits of an element.
+pub(super) fn bits(element: &[u8]) -> u32 {
+    element.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+}
+
+/// Returns the bits of a float without its sign.
+pub(super) fn magnitude(value: &[u8]) -> u32 {
+    bits(value) & (u32::MAX >> (33 - 8 * value.len()))
 }
 
 /// Values of one kind.

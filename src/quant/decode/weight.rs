@@ -2,43 +2,45 @@
 
 use super::super::layout::{CodeValues, Group, Packing, Role, codes_in_bytes};
 use super::super::parts::{Parameters, Part, Parts};
+use super::geometry::DecodeGeometry;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// The shape of the weight, and the position of its rows in the codes.
-pub(super) struct WeightShape {
-    pub(super) shape: Vec<u64>,
-    /// Dimensions before the last two.
-    pub(super) leading: Vec<u64>,
-    pub(super) rows: u64,
-    pub(super) columns: u64,
-    pub(super) stride: u64,
-    pub(super) matrix_bytes: u64,
-}
-
-pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Result<u32> {
-    let layout = parts.layout;
-    let known: &[u32] = match (layout.codes.values, layout.codes.packing) {
-        (CodeValues::Stored, _) => return Ok(stored.bits()),
-        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype), _) => {
-            return Ok(dtype.bits());
+impl Parts<'_> {
+    /// Returns the width of codes of a stored dtype.
+    pub(super) fn code_bits(&self, parameters: &Parameters, stored: Dtype) -> Result<u32> {
+        let known: &[u32] = match (self.layout.codes.values, self.layout.codes.packing) {
+            (CodeValues::Stored, _) => return Ok(stored.bits()),
+            (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) | CodeValues::Signed(dtype), _) => {
+                return Ok(dtype.bits());
+            }
+            (CodeValues::Map, _) => return Ok(4),
+            (CodeValues::Levels, _) => &[4, 6],
+            (CodeValues::Blocks, _) => return Err(self.error("the format of its blocks is not known".to_owned())),
+            (CodeValues::Unsigned, Packing::AwqWords) => &[4],
+            (CodeValues::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
+            (CodeValues::Unsigned, _) => &[1, 2, 3, 4, 5, 6, 7, 8],
+        };
+        match parameters.bits {
+            Some(bits) if known.contains(&bits) => Ok(bits),
+            Some(bits) => Err(self.error(format!("the layout {} has no codes of {bits} bits", self.layout.name))),
+            None => Err(self.error("the config does not say how many bits its codes have".to_owned())),
         }
-        (CodeValues::Map, _) => return Ok(4),
-        (CodeValues::Levels, _) => &[4, 6],
-        (CodeValues::Blocks, _) => return Err(parts.error("the format of its blocks is not known".to_owned())),
-        (CodeValues::Unsigned, Packing::AwqWords) => &[4],
-        (CodeValues::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
-        (CodeValues::Unsigned, _) => &[1, 2, 3, 4, 5, 6, 7, 8],
-    };
-    match parameters.bits {
-        Some(bits) if known.contains(&bits) => Ok(bits),
-        Some(bits) => Err(parts.error(format!("the layout {} has no codes of {bits} bits", layout.name))),
-        None => Err(parts.error("the config does not say how many bits its codes have".to_owned())),
+    }
+
+    /// Returns a shape of scales or offsets without the dimension of the elements of a group (SDNQ).
+    pub(super) fn group_shape<'a>(&self, shape: &'a [u64]) -> &'a [u64] {
+        // Linear layers with one group for each row have a shape of two dimensions, and only convolutions one of three.
+        match shape {
+            [_, groups, 1] if *groups > 1 && self.layout.codes.packing == Packing::Units => &shape[..2],
+            _ => shape,
+        }
     }
 }
 
-impl WeightShape {
-    pub(super) fn new(parts: &Parts, parameters: &Parameters, codes: &Part, bits: u32) -> Result<Self> {
+impl DecodeGeometry {
+    /// Determines the shape of the weight, and the position of its rows in the codes, and nothing else.
+    pub(super) fn of_codes(parts: &Parts, parameters: &Parameters, codes: &Part, bits: u32) -> Result<Self> {
         let wide = u64::from(bits);
         let unfit =
             || parts.error(format!("codes of the layout {} have no shape {:?}", parts.layout.name, codes.shape));
@@ -103,12 +105,13 @@ impl WeightShape {
                 (shape.to_vec(), if shape.len() == 1 { 1 } else { shape[shape.len() - 2] })
             }
         };
-        Ok(Self { shape, leading: leading.to_vec(), rows, columns, stride, matrix_bytes })
+        let matrices = leading.iter().product();
+        Ok(Self { shape, matrices, rows, columns, stride, matrix_bytes, ..Self::default() })
     }
 
     /// Determines the shape of a weight stored as one stream, which only the description gives.
     fn flat(parts: &Parts, given: Option<&[u64]>, codes: &Part) -> Result<Self> {
-        let Some([leading @ .., columns]) = given else {
+        let Some(shape @ [leading @ .., columns]) = given else {
             return Err(parts.error("the shape of the weight is not known".to_owned()));
         };
         let product = |lengths: &[u64]| lengths.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
@@ -117,19 +120,18 @@ impl WeightShape {
         let stored = product(codes.shape).and_then(|count| codes.dtype.packed_bytes(count));
         let needed = count.map(|count| count.div_ceil(2));
         let (Some(rows), Some(stored), true) = (rows, stored, needed == stored) else {
-            let shape = [leading, &[*columns]].concat();
             return Err(
                 parts.error(format!("codes of shape {:?} do not make a weight of shape {shape:?}", codes.shape))
             );
         };
-        let shape = [leading, &[*columns]].concat();
-        Ok(Self { shape, leading: Vec::new(), rows, columns: *columns, stride: 0, matrix_bytes: stored })
+        let shape = shape.to_vec();
+        Ok(Self { shape, matrices: 1, rows, columns: *columns, matrix_bytes: stored, ..Self::default() })
     }
 
     /// Determines the shape of a weight stored in units, whose scales show its rows.
     fn units(parts: &Parts, codes: &Part, bits: u32) -> Result<Self> {
         let unit = codes_in_bytes(bits);
-        let scale = of_groups(parts, parts.need(Role::Scale)?.1.shape);
+        let scale = parts.group_shape(parts.need(Role::Scale)?.1.shape);
         let count: u64 = codes.shape.iter().product();
         let width = u64::from(codes.dtype.bits() / 8);
         let found = match (bits, codes.shape, scale) {
@@ -153,16 +155,8 @@ impl WeightShape {
             return Err(parts.error(format!("{codes_in_all} codes do not make {rows} rows")));
         }
         let columns = codes_in_all / rows;
-        Ok(Self { shape: vec![rows, columns], leading: Vec::new(), rows, columns, stride, matrix_bytes })
-    }
-}
-
-/// A shape of scales or offsets, without the dimension of the elements of a group (SDNQ).
-pub(super) fn of_groups<'a>(parts: &Parts, shape: &'a [u64]) -> &'a [u64] {
-    // Linear layers with one group for each row have a shape of two dimensions, and only convolutions one of three.
-    match shape {
-        [_, groups, 1] if *groups > 1 && parts.layout.codes.packing == Packing::Units => &shape[..2],
-        _ => shape,
+        let shape = vec![rows, columns];
+        Ok(Self { shape, matrices: 1, rows, columns, stride, matrix_bytes, ..Self::default() })
     }
 }
 

@@ -40,19 +40,12 @@ const LEVELS: Names = &[
 ];
 
 /// The names of `awq_w4a16`; Forge has another one for the offsets.
-const AWQ: [Names; 2] = [
-    &[
-        (Role::Codes, ".weight"),
-        (Role::Scale, ".weight_scale"),
-        (Role::Offset, ".weight_zeros"),
-        (Role::Description, ".comfy_quant"),
-    ],
-    &[
-        (Role::Codes, ".weight"),
-        (Role::Scale, ".weight_scale"),
-        (Role::Offset, ".weight_zero"),
-        (Role::Description, ".comfy_quant"),
-    ],
+const AWQ: Names = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::Offset, ".weight_zeros"),
+    (Role::Offset, ".weight_zero"),
+    (Role::Description, ".comfy_quant"),
 ];
 
 const OF_COMFY: Layout = Layout { is_diffusion: true, names: &[COMFY], ..BASE };
@@ -123,7 +116,7 @@ static LAYOUTS: &[Layout] = &[
         name: "comfy-awq",
         library: "ComfyUI, format awq_w4a16",
         formats: &["awq_w4a16"],
-        names: &AWQ,
+        names: &[AWQ],
         codes: CodeStorage { values: CodeValues::Unsigned, ..bytes(&[Int8]) },
         groups: &[Group::ANY_NEIGHBOURS],
         scale_order: ScaleOrder::Transposed,

@@ -116,9 +116,11 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let has_offsets = layout.zeros == Zeros::Offset;
     let in_mode = if has_offsets { String::new() } else { format!(" in mode '{}'", layout.formats[0]) };
     let wording = format!("the config says that MLX quantized the model{in_mode}");
-    let mut others = WeightDescription::new(named(LAYOUTS, None), wording);
-    others.parameters.group = all.parameters.group.filter(|_| has_offsets);
-    config.add_others(others);
+    // Only groups with offsets have several sizes.
+    let mut affine = WeightDescription::new(named(LAYOUTS, Some("affine")), &*wording);
+    affine.parameters.group = all.parameters.group.filter(|_| has_offsets);
+    config.add_others(affine);
+    config.add_others(WeightDescription::new(named(LAYOUTS, None), wording));
     Ok(())
 }
 

@@ -33,6 +33,11 @@ impl Scheme {
         name.map(|name| name.to_ascii_uppercase())
     }
 
+    /// Adds its names in vLLM and llm-compressor.
+    const fn called(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+
     /// The names of the layouts that can store it, the default first.
     pub fn layout_names(&self) -> impl Iterator<Item = &'static str> {
         let of_blocks = self.gguf.as_ref().map(|_| GGUF.name);
@@ -68,12 +73,17 @@ const fn float(codes: Dtype, group: Group, scale: Option<Dtype>) -> TargetGrid {
     TargetGrid { codes: CodeType::Float(codes), group, scale }
 }
 
-const fn symmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid {
-    TargetGrid { codes: CodeType::Int { bits, symmetric: true }, group, scale }
+const fn symmetric(bits: u32, group: Group) -> TargetGrid {
+    TargetGrid { codes: CodeType::Int { bits, symmetric: true }, group, scale: None }
 }
 
-const fn asymmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid {
-    TargetGrid { codes: CodeType::Int { bits, symmetric: false }, group, scale }
+const fn asymmetric(bits: u32, group: Group) -> TargetGrid {
+    TargetGrid { codes: CodeType::Int { bits, symmetric: false }, group, scale: None }
+}
+
+/// Returns codes for the levels of groups.
+const fn levels(bits: u32) -> TargetGrid {
+    TargetGrid { scale: Some(Float8E4M3FN), ..symmetric(bits, Group::Neighbours(16)) }
 }
 
 /// Returns a scheme in the layout of the row called `row`.
@@ -102,19 +112,9 @@ const fn table(row: &'static Layout, grid: TargetGrid) -> SchemeLayout {
 /// The base of all rows.
 const BASE: Scheme = Scheme { name: "", aliases: &[], summary: "", layouts: &[], gguf: None, in_model: &[] };
 
-/// Returns a scheme of MLX with offsets.
-const fn affine(name: &'static str, summary: &'static str, layouts: &'static [SchemeLayout]) -> Scheme {
+/// Returns a scheme without aliases.
+const fn scheme(name: &'static str, summary: &'static str, layouts: &'static [SchemeLayout]) -> Scheme {
     Scheme { name, summary, layouts, ..BASE }
-}
-
-/// Returns a scheme of integers in the words of compressed-tensors.
-const fn packed(
-    name: &'static str,
-    aliases: &'static [&'static str],
-    summary: &'static str,
-    layouts: &'static [SchemeLayout],
-) -> Scheme {
-    Scheme { name, aliases, summary, layouts, ..BASE }
 }
 
 const GROUP: Group = Group::Neighbours(128);
@@ -131,7 +131,7 @@ const FEW_ENGINES: &str = "vLLM runs integers of 2, 3, 5, 6 and 7 bits only with
                            them; transformers decodes them";
 
 const fn mlx(bits: u32) -> SchemeLayout {
-    layout(MLX, "mlx-affine", asymmetric(bits, Group::Neighbours(64), None))
+    layout(MLX, "mlx-affine", asymmetric(bits, Group::Neighbours(64)))
 }
 
 /// Returns a scheme that only GGUF files store.
@@ -201,18 +201,18 @@ pub static SCHEMES: &[Scheme] = &[
         layouts: &[
             SchemeLayout {
                 limits: Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
-                ..layout(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None))
+                ..layout(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel))
             },
-            layout(COMFYUI, "comfy-int8", symmetric(8, Group::Channel, Some(Float32))),
+            layout(COMFYUI, "comfy-int8", TargetGrid { scale: Some(Float32), ..symmetric(8, Group::Channel) }),
         ],
-        in_model: &[onnx(symmetric(8, Group::Channel, None)), nbits(symmetric(8, BLOCKS, None))],
+        in_model: &[onnx(symmetric(8, Group::Channel)), nbits(symmetric(8, BLOCKS))],
         ..BASE
     },
     Scheme {
         name: "int8a16",
         aliases: &["W8A16"],
         summary: "int8 in words, a scale for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(8, GROUP, None))],
+        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(8, GROUP))],
         ..BASE
     },
     Scheme {
@@ -220,13 +220,13 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
         layouts: &[
-            layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP, None)),
-            layout(COMFYUI, "comfy-int4", symmetric(4, Group::Channel, Some(Float32))),
+            layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, GROUP)),
+            layout(COMFYUI, "comfy-int4", TargetGrid { scale: Some(Float32), ..symmetric(4, Group::Channel) }),
         ],
         in_model: &[
-            onnx(symmetric(4, GROUP, None)),
-            nbits(symmetric(4, BLOCKS, None)),
-            table(&SIGNED_GATHER, symmetric(4, BLOCKS, None)),
+            onnx(symmetric(4, GROUP)),
+            nbits(symmetric(4, BLOCKS)),
+            table(&SIGNED_GATHER, symmetric(4, BLOCKS)),
         ],
         ..BASE
     },
@@ -234,12 +234,8 @@ pub static SCHEMES: &[Scheme] = &[
         name: "int4-asym",
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
-        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, GROUP, None))],
-        in_model: &[
-            onnx(asymmetric(4, GROUP, None)),
-            nbits(asymmetric(4, BLOCKS, None)),
-            table(&GATHER, asymmetric(4, BLOCKS, None)),
-        ],
+        layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, GROUP))],
+        in_model: &[onnx(asymmetric(4, GROUP)), nbits(asymmetric(4, BLOCKS)), table(&GATHER, asymmetric(4, BLOCKS))],
         ..BASE
     },
     Scheme {
@@ -295,59 +291,37 @@ pub static SCHEMES: &[Scheme] = &[
         ..BASE
     },
     Scheme {
-        in_model: &[nbits(symmetric(2, BLOCKS, None))],
-        ..packed("int2", &["W2A16"], "int2 in words, a scale for each 128 values", &[words(symmetric(2, GROUP, None))])
+        in_model: &[nbits(symmetric(2, BLOCKS))],
+        ..scheme("int2", "int2 in words, a scale for each 128 values", &[words(symmetric(2, GROUP))]).called(&["W2A16"])
     },
     Scheme {
-        in_model: &[nbits(asymmetric(2, BLOCKS, None))],
-        ..packed(
+        in_model: &[nbits(asymmetric(2, BLOCKS))],
+        ..scheme(
             "int2-asym",
-            &[],
             "int2 in words, a scale and a zero point for each 128 values",
-            &[words(asymmetric(2, GROUP, None))],
+            &[words(asymmetric(2, GROUP))],
         )
     },
-    packed("int3", &["W3A16"], "int3 in words, a scale for each 128 values", &[words(symmetric(3, GROUP, None))]),
-    packed(
-        "int3-asym",
-        &[],
-        "int3 in words, a scale and a zero point for each 128 values",
-        &[words(asymmetric(3, GROUP, None))],
-    ),
-    packed("int5", &["W5A16"], "int5 in words, a scale for each 128 values", &[words(symmetric(5, GROUP, None))]),
-    packed(
-        "int5-asym",
-        &[],
-        "int5 in words, a scale and a zero point for each 128 values",
-        &[words(asymmetric(5, GROUP, None))],
-    ),
-    packed("int6", &["W6A16"], "int6 in words, a scale for each 128 values", &[words(symmetric(6, GROUP, None))]),
-    packed(
-        "int6-asym",
-        &[],
-        "int6 in words, a scale and a zero point for each 128 values",
-        &[words(asymmetric(6, GROUP, None))],
-    ),
-    packed("int7", &["W7A16"], "int7 in words, a scale for each 128 values", &[words(symmetric(7, GROUP, None))]),
-    packed(
-        "int7-asym",
-        &[],
-        "int7 in words, a scale and a zero point for each 128 values",
-        &[words(asymmetric(7, GROUP, None))],
-    ),
+    scheme("int3", "int3 in words, a scale for each 128 values", &[words(symmetric(3, GROUP))]).called(&["W3A16"]),
+    scheme("int3-asym", "int3 in words, a scale and a zero point for each 128 values", &[words(asymmetric(3, GROUP))]),
+    scheme("int5", "int5 in words, a scale for each 128 values", &[words(symmetric(5, GROUP))]).called(&["W5A16"]),
+    scheme("int5-asym", "int5 in words, a scale and a zero point for each 128 values", &[words(asymmetric(5, GROUP))]),
+    scheme("int6", "int6 in words, a scale for each 128 values", &[words(symmetric(6, GROUP))]).called(&["W6A16"]),
+    scheme("int6-asym", "int6 in words, a scale and a zero point for each 128 values", &[words(asymmetric(6, GROUP))]),
+    scheme("int7", "int7 in words, a scale for each 128 values", &[words(symmetric(7, GROUP))]).called(&["W7A16"]),
+    scheme("int7-asym", "int7 in words, a scale and a zero point for each 128 values", &[words(asymmetric(7, GROUP))]),
     Scheme {
-        in_model: &[nbits(asymmetric(8, BLOCKS, None))],
-        ..packed(
+        in_model: &[nbits(asymmetric(8, BLOCKS))],
+        ..scheme(
             "int8-asym",
-            &[],
             "int8 in words, a scale and a zero point for each 128 values",
-            &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP, None))],
+            &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(8, GROUP))],
         )
     },
     Scheme {
         name: "w4a8",
         summary: "16 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
-        layouts: &[layout(COMFYUI, "comfy-w4a8", symmetric(4, Group::Neighbours(16), Some(Float8E4M3FN)))],
+        layouts: &[layout(COMFYUI, "comfy-w4a8", levels(4))],
         ..BASE
     },
     Scheme {
@@ -355,16 +329,16 @@ pub static SCHEMES: &[Scheme] = &[
         summary: "63 levels of int8 for each 16 values, a float8e4m3fn scale for them and one for each row",
         layouts: &[SchemeLayout {
             limits: Some("w6a8 needs a comfy-kitchen that is newer than 0.2.31"),
-            ..layout(COMFYUI, "comfy-w4a8", symmetric(6, Group::Neighbours(16), Some(Float8E4M3FN)))
+            ..layout(COMFYUI, "comfy-w4a8", levels(6))
         }],
         ..BASE
     },
-    affine("affine2", "uint2 in words, a scale and an offset for each 64 values", &[mlx(2)]),
-    affine("affine3", "uint3 in words, a scale and an offset for each 64 values", &[mlx(3)]),
-    affine("affine4", "uint4 in words, a scale and an offset for each 64 values", &[mlx(4)]),
-    affine("affine5", "uint5 in words, a scale and an offset for each 64 values", &[mlx(5)]),
-    affine("affine6", "uint6 in words, a scale and an offset for each 64 values", &[mlx(6)]),
-    affine("affine8", "uint8, a scale and an offset for each 64 values", &[mlx(8)]),
+    scheme("affine2", "uint2 in words, a scale and an offset for each 64 values", &[mlx(2)]),
+    scheme("affine3", "uint3 in words, a scale and an offset for each 64 values", &[mlx(3)]),
+    scheme("affine4", "uint4 in words, a scale and an offset for each 64 values", &[mlx(4)]),
+    scheme("affine5", "uint5 in words, a scale and an offset for each 64 values", &[mlx(5)]),
+    scheme("affine6", "uint6 in words, a scale and an offset for each 64 values", &[mlx(6)]),
+    scheme("affine8", "uint8, a scale and an offset for each 64 values", &[mlx(8)]),
     blocks(pure("f32", Some(0), gguf::F32), "float32"),
     blocks(pure("f16", Some(1), gguf::F16), "float16"),
     blocks(pure("bf16", Some(32), gguf::BF16), "bfloat16"),
@@ -413,8 +387,11 @@ mod tests {
     #[test]
     fn only_names_of_gguf_files_are_free_in_their_separators() {
         let found = |name| Scheme::find(name).map(|scheme| scheme.name);
-        assert_eq!(["Q4-K-M", "q4_k_m", "FP8_dynamic"].map(found), [Some("q4_k_m"), Some("q4_k_m"), Some("fp8")]);
-        assert_eq!(["FP8-dynamic", "fp8_block2"].map(found), [None, None]);
+        assert_eq!(
+            ["Q4-K-M", "q4_k_m", "Q4KM", "FP8_dynamic"].map(found),
+            ["q4_k_m", "q4_k_m", "q4_k_m", "fp8"].map(Some)
+        );
+        assert_eq!(["FP8-dynamic", "fp8_block2", "q4_k_l", ""].map(found), [None; 4]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ModuleConfig, WeightDescription};
 use crate::quant::decode::geometry::DecodeGeometry;
+use crate::quant::decode::group_index::Integers;
 use crate::quant::libraries::{LayerDescriptions, TensorDescriptions, quant_state};
 use crate::quant::{
     CodeValues, Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros,
@@ -111,9 +112,10 @@ impl Evidence<'_> {
         let mut parts = self.parts(pair.stem, names);
         // Activation scales may have an unknown dtype.
         parts.retain(|(role, index)| *role != Role::Activation || self.dtype(*index).is_some());
-        let parameters = self.parameters(candidate, &parts, pair.stem)?;
         let (name, module) = decoded(pair.stem, pair.family.codes);
-        let mut weight = FoundWeight { name, module, layout, parameters, shape: Vec::new(), parts };
+        let (parameters, shape) = (Parameters::default(), Vec::new());
+        let mut weight = FoundWeight { name, module, layout, parameters, shape, parts };
+        weight.parameters = self.parameters(&weight, description, pair.stem)?;
         weight.shape = self.check(&weight, description)?;
         Ok(weight)
     }
@@ -201,20 +203,19 @@ impl Evidence<'_> {
     }
 
     /// Collects the parameters from description and small parts.
-    fn parameters(&self, candidate: &LayoutCandidate, parts: &[(Role, usize)], stem: &str) -> Result<Parameters> {
-        let LayoutCandidate { layout, description, .. } = *candidate;
+    fn parameters(
+        &self,
+        weight: &FoundWeight,
+        description: Option<&WeightDescription>,
+        stem: &str,
+    ) -> Result<Parameters> {
         let mut parameters = description.map(|description| description.parameters.clone()).unwrap_or_default();
-        // A description of several layouts of MLX has the size of the groups in the layout with offsets.
-        let has_offsets = |layout: &&Layout| layout.zeros == Zeros::Offset;
-        let is_of_another = |description: &WeightDescription| description.layouts.iter().any(has_offsets);
-        if layout.zeros != Zeros::Offset && description.is_some_and(is_of_another) {
-            parameters.group = None;
-        }
-        for &(role, index) in parts {
+        let layout = weight.layout;
+        for &(role, index) in &weight.parts {
             match role {
                 Role::Shape => parameters.shape = Some(self.read_shape(index)?),
                 Role::Description if layout.codes.packing == Packing::Flat => {
-                    let is_nested = find(parts, Role::Scale).and_then(|at| self.dtype(at)) == Some(Dtype::Uint8);
+                    let is_nested = weight.part(Role::Scale).and_then(|at| self.dtype(at)) == Some(Dtype::Uint8);
                     let name = self.source.tensors[index].name;
                     let in_state = |error: Error| Error::new(format!("'{}': {error}", shorten(name)));
                     parameters = quant_state(&self.source.read_object(index)?, name, is_nested).map_err(in_state)?;
@@ -233,40 +234,35 @@ impl Evidence<'_> {
             if let (None, Some(description)) = (parameters.group, description) {
                 return Err(Error::new(format!("it has offsets, as in mode 'affine', and {}", description.wording)));
             }
-            parameters.bits = self.width(parts, parameters.group);
+            parameters.bits = self.width(weight, parameters.group);
         }
         if layout.codes.values == CodeValues::Levels {
-            parameters.bits = self.width(parts, parameters.group);
+            parameters.bits = self.width(weight, parameters.group);
         }
         if layout.scale_order == ScaleOrder::Swizzled {
-            parameters.shape = self.unpadded(layout, parts, stem);
+            parameters.shape = self.unpadded(weight, stem);
         }
         Ok(parameters)
     }
 
     /// Returns the width of codes: the bits of a stored row, divided among its groups of this size.
-    fn width(&self, parts: &[(Role, usize)], group: Option<Group>) -> Option<u32> {
-        let last = |role: Role| self.source.tensors[find(parts, role)?].shape.last().copied();
+    fn width(&self, weight: &FoundWeight, group: Option<Group>) -> Option<u32> {
+        let last = |role: Role| self.source.tensors[weight.part(role)?].shape.last().copied();
         let Some(Group::Neighbours(size)) = group else { return None };
         let columns = last(Role::Scale)?.checked_mul(size).filter(|columns| *columns > 0)?;
-        let bits = self.dtype(find(parts, Role::Codes)?)?.bits();
+        let bits = self.dtype(weight.codes())?.bits();
         u32::try_from(last(Role::Codes)?.checked_mul(bits.into())? / columns).ok()
     }
 
     /// Reads `weight_shape` of compressed-tensors.
     fn read_shape(&self, index: usize) -> Result<Vec<u64>> {
-        let numbers: Vec<i64> = match self.dtype(index) {
-            Some(Dtype::Int64) => {
-                let bytes = self.source.read_description(index)?;
-                bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+        let lengths: Option<Vec<u64>> = match self.dtype(index) {
+            Some(dtype @ (Dtype::Int64 | Dtype::Int32)) => {
+                let numbers = Integers { bytes: &self.source.read_description(index)?, dtype };
+                (0..numbers.len()).map(|at| u64::try_from(numbers.get(at)?).ok()).collect()
             }
-            Some(Dtype::Int32) => {
-                let bytes = self.source.read_description(index)?;
-                bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect()
-            }
-            _ => Vec::new(),
+            _ => None,
         };
-        let lengths: Option<Vec<u64>> = numbers.iter().map(|number| u64::try_from(*number).ok()).collect();
         let lengths = lengths.filter(|lengths| lengths.len() >= 2);
         lengths.ok_or_else(|| Error::new(format!("'{}' does not hold a shape", self.show(index))))
     }
@@ -282,10 +278,10 @@ impl Evidence<'_> {
     }
 
     /// Returns the shape of a padded weight, whose bias shows the number of rows.
-    fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
+    fn unpadded(&self, weight: &FoundWeight, stem: &str) -> Option<Vec<u64>> {
         let bias = self.source.tensors[*self.indices.get(&*format!("{stem}.bias"))?].shape;
-        let codes = &self.source.tensors[find(parts, Role::Codes)?];
-        let wide = if layout.codes.packing == Packing::RowsHighFirst { 2 } else { 1 };
+        let codes = &self.source.tensors[weight.codes()];
+        let wide = if weight.layout.codes.packing == Packing::RowsHighFirst { 2 } else { 1 };
         match (bias, codes.shape) {
             ([rows], [_, columns]) => Some(vec![*rows, columns.checked_mul(wide)?]),
             _ => None,
@@ -310,12 +306,9 @@ impl Evidence<'_> {
 
     /// Refuses missing parts, and a global scale that would not be used.
     fn check_roles(&self, weight: &FoundWeight, description: Option<&WeightDescription>) -> Result<()> {
-        let FoundWeight { layout, parts, .. } = weight;
-        let missing = |role: &Role| find(parts, *role).is_none();
-        let describe = |role: Role| {
-            let codes = find(parts, Role::Codes).map_or("", |index| self.source.tensors[index].name);
-            layout.describe_missing(role, codes)
-        };
+        let layout = weight.layout;
+        let missing = |role: &Role| weight.part(*role).is_none();
+        let describe = |role: Role| layout.describe_missing(role, self.source.tensors[weight.codes()].name);
         if let Some(description) = description
             && let Some(role) = description.needs.iter().find(|role| missing(role))
         {
@@ -323,7 +316,7 @@ impl Evidence<'_> {
             return Err(Error::new(format!("it has no {part}, which it needs: {wording}")));
         }
         if layout.global == Combination::Nothing
-            && let Some(global) = find(parts, Role::GlobalScale)
+            && let Some(global) = weight.part(Role::GlobalScale)
         {
             let (global, layout) = (self.show(global), layout.name);
             return Err(Error::new(format!("it has a global scale, '{global}', which the layout {layout} lacks")));
@@ -335,7 +328,7 @@ impl Evidence<'_> {
 
     /// Refuses parts whose dtypes contradict the description, or are unknown.
     fn check_dtypes(&self, weight: &FoundWeight, description: Option<&WeightDescription>) -> Result<()> {
-        let of = |role: Role| find(&weight.parts, role).and_then(|index| Some((self.show(index), self.dtype(index)?)));
+        let of = |role: Role| weight.part(role).and_then(|index| Some((self.show(index), self.dtype(index)?)));
         if let Some(WeightDescription { codes: wanted, wording, .. }) = description
             && let Some((codes, dtype)) = of(Role::Codes).filter(|(_, dtype)| !wanted.contains(dtype))
             && !wanted.is_empty()
@@ -355,11 +348,6 @@ impl Evidence<'_> {
             Err(Error::new(format!("'{name}', its {role}, has a dtype that tcast does not know")))
         })
     }
-}
-
-/// Returns the index of the part with a role.
-fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
-    parts.iter().find(|(role, _)| *role == wanted).map(|(_, index)| *index)
 }
 
 /// True if a layout can be identified without a config.

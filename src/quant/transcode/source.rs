@@ -180,21 +180,10 @@ impl SourceGrid {
             Method::Steps(steps) => steps,
             Method::Blocks(blocks) => return self.groups_of_blocks(blocks, [matrix, below], keeps_blocks, parts),
         };
-        let geometry = &steps.geometry;
-        let count = geometry.grid[1] as usize;
         let has_offsets = steps.zeros.order == Zeros::Offset;
-        let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
-        let mut raw = vec![0; 4 * count];
-        let place = GroupRange { matrix, below, groups: 0..count };
-        steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
-        if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
-            steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
-        }
-        let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, [matrix, 0], &mut raw)) };
-        let factor = f64::from(steps.scales.factor());
+        let global = if keeps_blocks { 1.0 } else { f64::from(self.global_of(matrix, parts)) };
         let is_divisor = steps.layout.global == Combination::Divisor;
-        let group = |(scale, zero): ([u8; 4], [u8; 4])| {
-            let scale = f64::from(f32::from_le_bytes(scale)) * factor;
+        let group = |(scale, zero): (f64, f32)| {
             let combined = if keeps_blocks {
                 scale
             } else if is_divisor {
@@ -202,12 +191,13 @@ impl SourceGrid {
             } else {
                 scale * global // of 4 or 8 and 24 bits, so the product is exact
             };
-            let zero = f64::from(f32::from_le_bytes(zero));
+            let zero = f64::from(zero);
             let offset =
                 if has_offsets { self.moved(combined, zero) } else { -(zero - f64::from(self.centre)) * combined };
             SourceGroup { scale: combined, offset }
         };
-        scales.into_iter().zip(zeros).map(group).collect()
+        let place = GroupRange { matrix, below, groups: 0..steps.geometry.grid[1] as usize };
+        steps.groups(&place, parts, self.centre).map(group).collect()
     }
 
     fn groups_of_blocks(

@@ -9,7 +9,7 @@ use super::super::decode::linear::extend_signs;
 use super::super::decode::scales::GroupRange;
 use super::super::decode::{Decoder, Method};
 use super::super::encode::{EncodeTally, Encoder, PartWriter, Unfit};
-use super::super::layout::{CodeValues, Role, Zeros};
+use super::super::layout::{CodeValues, Role};
 use crate::dtype::{Class, Dtype};
 use std::fmt;
 use std::ops::Range;
@@ -141,23 +141,14 @@ impl Transposer {
         let geometry = &steps.geometry;
         let beside = geometry.block[1] as usize;
         let groups = columns.start / beside..columns.end.div_ceil(beside);
-        let has_zeros = geometry.zero.is_some() && steps.zeros.order != Zeros::None;
-        let is_centered = !has_zeros && steps.layout.codes.values == CodeValues::Unsigned;
+        let is_centered = geometry.zero.is_none() && steps.layout.codes.values == CodeValues::Unsigned;
         let default = if is_centered { (1_u32 << (geometry.bits - 1)) as f32 } else { 0.0 };
-        let (mut raw, mut scales) = (vec![0; 4 * groups.len()], vec![[0; 4]; groups.len()]);
-        let mut zeros = vec![default.to_le_bytes(); groups.len()];
         let mut all = Vec::with_capacity(geometry.grid[0] as usize * groups.len());
         for below in 0..geometry.grid[0] as usize {
             let place = GroupRange { matrix: 0, below, groups: groups.clone() };
-            steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
-            if let Some(slot) = geometry.zero.filter(|_| has_zeros) {
-                steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
-            }
-            let pairs = scales.iter().zip(&zeros);
-            let group = |(scale, zero): (&[u8; 4], &[u8; 4])| {
-                (f32::from_le_bytes(*scale), f32::from_le_bytes(*zero) as i32 + self.shift)
-            };
-            all.extend(pairs.map(group));
+            all.extend(
+                steps.groups(&place, parts, default).map(|(scale, zero)| (scale as f32, zero as i32 + self.shift)),
+            );
         }
         ColumnGroups { first: groups.start, width: groups.len(), all }
     }

@@ -1,29 +1,17 @@
 //! Counts special values of a weight in blocks, and explains single values.
 
 use super::rows::LineDecoder;
-use super::{BlockDecoder, SourceLine, TargetValues};
+use super::{BlockDecoder, SourceLine};
 use crate::blocks::{BlockValue, ValueChange};
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use crate::quant::decode::Explanation;
-use crate::quant::decode::casts::{cast, run};
-use crate::quant::decode::tally::DecodeTally;
-use std::ops::Range;
+use crate::quant::decode::rows::DecodeRange;
+use crate::quant::decode::tally::{DecodeTally, infinity, magnitude};
 
 impl BlockDecoder {
-    /// The bytes of a value, and the bits of infinity; `None` for exact values, which are not counted.
-    fn infinity(&self) -> Option<(usize, u32)> {
-        match self.target {
-            Dtype::Bfloat16 => Some((2, 0x7f80)),
-            Dtype::Float16 => Some((2, 0x7c00)),
-            Dtype::Float32 => Some((4, 0x7f80_0000)),
-            _ => None,
-        }
-    }
-
     /// True if a value is not finite, or is 0 although its number in the lane is not.
     pub(super) fn has_special(&self, lane: &[u8], out: &[u8]) -> bool {
-        let Some((width, infinity)) = self.infinity() else { return false };
+        let Some((width, infinity)) = infinity(self.target) else { return false };
         let is_zero =
             |number: &[u8]| number.iter().rev().enumerate().all(|(at, byte)| byte & !(u8::from(at == 0) << 7) == 0);
         let numbers = lane.chunks_exact(self.lane.bits() as usize / 8);
@@ -34,68 +22,21 @@ impl BlockDecoder {
     }
 
     /// Counts special and flushed values of some columns of a row.
-    pub(super) fn count_row(
-        &self,
-        isa: Isa,
-        row: u64,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        out: &[u8],
-    ) -> DecodeTally {
+    pub(super) fn count_row(&self, range: &DecodeRange, out: &[u8]) -> DecodeTally {
         let mut tally = DecodeTally::default();
-        let Some((width, infinity)) = self.infinity() else { return tally };
-        LineDecoder::new(self, isa, parts, Dtype::Float64).each(row..row + 1, columns, |_, now, lane| {
-            let start = (now.start - columns.start) as usize * width;
+        let Some((width, infinity)) = infinity(self.target) else { return tally };
+        LineDecoder::new(self, range, Dtype::Float64).each(range.rows.clone(), |row, now, lane| {
+            let start = (now.start - range.columns.start) as usize * width;
             let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
             for (column, (value, exact)) in now.clone().zip(values) {
                 let (magnitude, at) = (magnitude(value), row * self.columns + column);
                 if magnitude == 0 {
                     tally.flushed += u64::from(f64::from_le_bytes(*exact) != 0.0);
-                } else if magnitude > infinity {
-                    let is_input = self.factors(row, column, parts).iter().any(|factor| factor.is_nan());
-                    (if is_input { &mut tally.input_nan } else { &mut tally.nan }).add(at);
-                } else if magnitude == infinity {
-                    let are_finite = self.factors(row, column, parts).iter().all(|factor| factor.is_finite());
-                    (if are_finite { &mut tally.infinite } else { &mut tally.input_infinite }).add(at);
+                } else if magnitude >= infinity {
+                    tally.add_special(at, magnitude > infinity, &self.factors(row, column, range.parts));
                 }
             }
         });
-        tally
-    }
-
-    /// Counts the values of a type that differ from the exact values.
-    pub(in crate::quant::decode) fn count_inexact(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        decoded: TargetValues,
-    ) -> DecodeTally {
-        let TargetValues { values, dtype } = decoded;
-        let (mut tally, width) = (DecodeTally::default(), dtype.bits() as usize / 8);
-        let Some(widen) = cast(dtype, Dtype::Float64) else { return tally };
-        let mut lines = LineDecoder::new(self, isa, parts, Dtype::Float64);
-        let row_bytes = (columns.end - columns.start) as usize * width;
-        let (mut row, mut wide) = (rows.start, Vec::new());
-        while row < rows.end {
-            let end = self.end_of_tile(row, rows.end);
-            lines.each(row..end, columns, |row, now, lane| {
-                let place = (row - rows.start) as usize * row_bytes + (now.start - columns.start) as usize * width;
-                let count = (now.end - now.start) as usize;
-                wide.resize(count * 8, 0);
-                run(&widen, &values[place..place + count * width], &mut wide, count);
-                let numbers =
-                    |lane: &[u8]| lane.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect::<Vec<_>>();
-                let first = row * self.columns + now.start;
-                for (at, (value, exact)) in (first..).zip(numbers(&wide).into_iter().zip(numbers(lane))) {
-                    if value != exact && !exact.is_nan() {
-                        tally.inexact.add(at);
-                    }
-                }
-            });
-            row = end;
-        }
         tally
     }
 
@@ -135,10 +76,4 @@ impl BlockDecoder {
             value: 0,
         }
     }
-}
-
-/// Returns the bits of a float without its sign.
-fn magnitude(value: &[u8]) -> u32 {
-    let bits = value.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
-    bits & (u32::MAX >> (33 - 8 * value.len()))
 }

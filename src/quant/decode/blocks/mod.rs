@@ -17,13 +17,6 @@ use crate::error::Result;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// Values in the type that they were decoded to.
-#[derive(Clone, Copy)]
-pub(super) struct TargetValues<'a> {
-    pub(super) values: &'a [u8],
-    pub(super) dtype: Dtype,
-}
-
 /// Decoder of a weight in blocks.
 pub(in crate::quant) struct BlockDecoder {
     pub(in crate::quant) shape: Vec<u64>,

@@ -3,9 +3,9 @@
 use super::{BlockDecoder, SourceLine};
 use crate::blocks::{Assembly, ValueChange};
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use crate::quant::decode::buffers::SEGMENT;
 use crate::quant::decode::casts::run;
+use crate::quant::decode::rows::DecodeRange;
 use crate::quant::decode::tally::DecodeTally;
 use std::ops::Range;
 
@@ -13,28 +13,21 @@ use std::ops::Range;
 const TILE: u64 = 32;
 
 impl BlockDecoder {
-    /// Decodes whole rows, or columns of one row of which the first is a multiple of [`SEGMENT`].
-    pub(in crate::quant::decode) fn decode(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        out: &mut [u8],
-    ) -> DecodeTally {
-        let mut tally = DecodeTally::default();
-        let row_bytes = ((columns.end - columns.start) * u64::from(self.target.bits() / 8)) as usize;
+    /// Decodes whole rows, or columns of one row.
+    pub(in crate::quant::decode) fn decode(&self, range: &DecodeRange, out: &mut [u8]) -> DecodeTally {
+        let (mut tally, rows) = (DecodeTally::default(), &range.rows);
+        let row_bytes = range.width() * self.target.bits() as usize / 8;
         let is_direct = self.lane == Dtype::Float32 && self.target != Dtype::Float64;
         let is_direct = is_direct && self.assembly.change == ValueChange::None && !self.assembly.orders_columns();
-        let mut lines = LineDecoder::new(self, isa, parts, self.lane);
+        let mut lines = LineDecoder::new(self, range, self.lane);
         let (mut row, mut out) = (rows.start, out);
         while row < rows.end {
             let end = if is_direct { self.end_of_run(row, rows.end) } else { self.end_of_tile(row, rows.end) };
             let (now, rest) = out.split_at_mut((end - row) as usize * row_bytes);
             if is_direct && !self.is_by_columns(row) {
-                tally += self.decode_adjacent(isa, row..end, columns, parts, now);
+                tally += self.decode_adjacent(&range.of_rows(row..end), now);
             } else {
-                tally += lines.decode(row..end, columns, now);
+                tally += lines.decode(row..end, now);
             }
             (row, out) = (end, rest);
         }
@@ -67,22 +60,16 @@ impl BlockDecoder {
     }
 
     /// Decodes values that are adjacent in a source.
-    fn decode_adjacent(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        columns: &Range<u64>,
-        parts: &[&[u8]],
-        out: &mut [u8],
-    ) -> DecodeTally {
+    fn decode_adjacent(&self, range: &DecodeRange, out: &mut [u8]) -> DecodeTally {
         let mut tally = DecodeTally::default();
+        let DecodeRange { isa, parts, rows, columns } = range;
         let SourceLine { source, matrix, line, .. } = self.line(rows.start);
-        let (source, count) = (&self.sources[source], (rows.end - rows.start) * (columns.end - columns.start));
+        let (source, count) = (&self.sources[source], (rows.end - rows.start) * range.width() as u64);
         let blocks = source.blocks([matrix, line], columns.start..columns.start + count, parts);
-        if source.format.decode(isa, blocks, self.factor(matrix, parts), self.target, out) {
+        if source.format.decode(*isa, blocks, self.factor(matrix, parts), self.target, out) {
             let row_bytes = out.len() / (rows.end - rows.start) as usize;
-            for (row, out) in rows.zip(out.chunks_exact(row_bytes)) {
-                tally += self.count_row(isa, row, columns, parts, out);
+            for (row, out) in rows.clone().zip(out.chunks_exact(row_bytes)) {
+                tally += self.count_row(&range.of_rows(row..row + 1), out);
             }
         }
         tally
@@ -92,8 +79,7 @@ impl BlockDecoder {
 /// Decodes rows into lanes of float32 or float64.
 pub(super) struct LineDecoder<'a> {
     decoder: &'a BlockDecoder,
-    isa: Isa,
-    parts: &'a [&'a [u8]],
+    range: &'a DecodeRange<'a>,
     lane: Dtype,
     /// The values of the rows of a run, one row after the other.
     tile: Vec<u8>,
@@ -102,19 +88,14 @@ pub(super) struct LineDecoder<'a> {
 }
 
 impl<'a> LineDecoder<'a> {
-    pub(super) fn new(decoder: &'a BlockDecoder, isa: Isa, parts: &'a [&'a [u8]], lane: Dtype) -> Self {
-        Self { decoder, isa, parts, lane, tile: Vec::new(), blocks: Vec::new() }
+    pub(super) fn new(decoder: &'a BlockDecoder, range: &'a DecodeRange<'a>, lane: Dtype) -> Self {
+        Self { decoder, range, lane, tile: Vec::new(), blocks: Vec::new() }
     }
 
     /// Calls `done` with the lane of each row of a run, in pieces of [`SEGMENT`] columns.
-    pub(super) fn each(
-        &mut self,
-        rows: Range<u64>,
-        columns: &Range<u64>,
-        mut done: impl FnMut(u64, &Range<u64>, &[u8]),
-    ) {
-        for start in columns.clone().step_by(SEGMENT) {
-            let now = start..columns.end.min(start + SEGMENT as u64);
+    pub(super) fn each(&mut self, rows: Range<u64>, mut done: impl FnMut(u64, &Range<u64>, &[u8])) {
+        for start in self.range.columns.clone().step_by(SEGMENT) {
+            let now = start..self.range.columns.end.min(start + SEGMENT as u64);
             self.fill(rows.clone(), now.clone());
             let width = (now.end - now.start) as usize * self.width();
             for (row, lane) in rows.clone().zip(self.tile.chunks_exact_mut(width)) {
@@ -128,18 +109,17 @@ impl<'a> LineDecoder<'a> {
         self.lane.bits() as usize / 8
     }
 
-    fn decode(&mut self, rows: Range<u64>, columns: &Range<u64>, out: &mut [u8]) -> DecodeTally {
-        let Self { decoder, isa, parts, .. } = *self;
+    fn decode(&mut self, rows: Range<u64>, out: &mut [u8]) -> DecodeTally {
+        let Self { decoder, range, .. } = *self;
         let mut tally = DecodeTally::default();
         let width = decoder.target.bits() as usize / 8;
-        let row_bytes = (columns.end - columns.start) as usize * width;
-        self.each(rows.clone(), columns, |row, now, lane| {
-            let place = (row - rows.start) as usize * row_bytes + (now.start - columns.start) as usize * width;
+        self.each(rows.clone(), |row, now, lane| {
+            let place = (row - rows.start) as usize * range.width() + (now.start - range.columns.start) as usize;
             let count = (now.end - now.start) as usize;
-            let out = &mut out[place..place + count * width];
+            let out = &mut out[place * width..(place + count) * width];
             run(&decoder.encode, lane, out, count);
             if decoder.has_special(lane, out) {
-                tally += decoder.count_row(isa, row, now, parts, out);
+                tally += decoder.count_row(&DecodeRange { rows: row..row + 1, columns: now.clone(), ..*range }, out);
             }
         });
         tally
@@ -147,7 +127,7 @@ impl<'a> LineDecoder<'a> {
 
     /// Fills the tile with some columns of the rows of a run.
     fn fill(&mut self, rows: Range<u64>, columns: Range<u64>) {
-        let Self { decoder, isa, parts, lane, .. } = *self;
+        let Self { decoder, range: &DecodeRange { isa, parts, .. }, lane, .. } = *self;
         let width = self.width();
         let (height, count) = ((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
         self.tile.resize(height * count * width, 0);

@@ -37,12 +37,6 @@ fn a_model_in_the_layout_of_diffusers_is_refused_even_if_it_has_other_tensors() 
 }
 
 #[test]
-fn an_architecture_is_found_by_its_name() {
-    assert_eq!(Architecture::find("wan").unwrap().name, "wan");
-    assert!(Architecture::find("llama").is_none());
-}
-
-#[test]
 fn a_model_without_key_tensors_is_of_no_architecture_that_the_user_names() {
     let llama = HashSet::from(["embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"]);
     for asked in ARCHITECTURES {
@@ -51,12 +45,4 @@ fn a_model_without_key_tensors_is_of_no_architecture_that_the_user_names() {
         let starts: Vec<String> = asked.starts.iter().map(|start| format!("{start}weight")).collect();
         assert_eq!(asked.check(&starts.iter().map(String::as_str).collect()), Ok(()), "{}", asked.name);
     }
-}
-
-#[test]
-fn qwen_image_has_names_of_diffusers() {
-    let names = HashSet::from(["txt_norm.weight", "transformer_blocks.0.attn.norm_added_k.weight"]);
-    assert_eq!(Architecture::detect(&names).unwrap().name, "qwen_image");
-    let [flux, qwen_image] = ["flux", "qwen_image"].map(|name| Architecture::find(name).unwrap());
-    assert_eq!(flux.check(&names), Err(Undetected::Other(qwen_image)));
 }
