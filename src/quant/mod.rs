@@ -66,6 +66,8 @@ pub use recognize::{
 };
 pub(crate) use recognize::{contradictions, decoded_name};
 pub use rotation::Rotation;
-pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
+pub use rules::{
+    Apply, Away, Divide, Encoding, Extreme, GlobalScale, Integers, Least, Power, ScaleRule, ScaleShape, SignRule, Ties,
+};
 pub use scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder, TransposeObstacle, Transposer};

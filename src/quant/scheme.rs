@@ -2,7 +2,7 @@
 
 use super::gguf::GgufScheme;
 use super::layout::{CodeNodes, CodeValues, Group, Layout, RotationUse};
-use super::rules::ScaleRule;
+use super::rules::Encoding;
 use crate::dtype::Dtype;
 
 /// The values that a quantized weight can have: its codes, and the groups of elements that share a scale.
@@ -54,9 +54,9 @@ impl SchemeLayout {
         matches!(self.row.codes.values, CodeValues::Unsigned | CodeValues::Levels) || is_of_model
     }
 
-    /// Returns the computation of its scales.
-    pub fn rule(&self) -> ScaleRule {
-        self.row.encoding.expect("schemes have layouts that can be written").scale
+    /// Returns the conversion of values to its codes and scales.
+    pub fn encoding(&self) -> Encoding {
+        self.row.encoding.expect("schemes have layouts that can be written")
     }
 }
 
@@ -95,18 +95,18 @@ impl Scheme {
 
     /// True if scales can be searched for its codes.
     pub fn has_search(&self) -> bool {
-        self.layouts.iter().any(|layout| layout.rule().has_search(layout.grid.codes.bits()))
+        self.layouts.iter().any(|layout| layout.grid.codes.bits() <= layout.encoding().scale.searched_bits)
     }
 
     /// True if a scale of activations can be stored with its weights.
     pub fn has_activation_scale(&self) -> bool {
-        self.layouts.iter().any(|layout| layout.rule().is_global())
+        self.layouts.iter().any(|layout| layout.encoding().scale.global.is_some())
     }
 
     /// True if it can have partial blocks in the layout of this name.
     pub fn has_partial_blocks(&self, layout: &str) -> bool {
         let layout = self.in_layout(Some(layout));
-        layout.is_some_and(|layout| matches!(layout.grid.group, Group::Block(_)) && layout.rule().has_partial_blocks())
+        layout.is_some_and(|layout| matches!(layout.grid.group, Group::Block(_)) && layout.encoding().partial_blocks)
     }
 
     /// Returns the scheme in the layout of this name in ONNX models, or in the default layout if the name is `None`; `None`

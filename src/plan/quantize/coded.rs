@@ -378,7 +378,9 @@ fn obstacle(weight: &WeightCandidate, target: &SchemeTarget) -> &'static str {
     let has_zero_points = matches!(new.codes, CodeType::Int { symmetric: false, .. });
     let has_block_scales = |group: Group| matches!(group, Group::Block([height, _]) if height > 1);
     match grid.group.map(has_block_scales) {
-        _ if grid.global_scale.is_some() && !target.layout.rule().is_global() => ", which has no global scale",
+        _ if grid.global_scale.is_some() && target.layout.encoding().scale.global.is_none() => {
+            ", which has no global scale"
+        }
         _ if matches!(grid.codes, CodeKind::Offset(_)) && target.layout.name != mlx::NAME => ", which has no offsets",
         _ if grid.has_zero_points && !has_zero_points => ", which has no zero points",
         Some(true) if !has_block_scales(new.group) => ", which has no scales of blocks",

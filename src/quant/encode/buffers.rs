@@ -1,8 +1,7 @@
 //! Buffers for the segments of a row.
 
 use super::super::rules::SignRule;
-use super::formula::Quotient;
-use super::lanes::{CodeRounding, Division, LANES, expand, larger};
+use super::lanes::{CodeRounding, Division, LANES, Quotient, expand, larger};
 use super::rounding::{WeightType, exponent, power_of_two, raised};
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;

@@ -1,29 +1,107 @@
-//! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
+//! Chooses the scales of groups by the rules of the libraries, or by the same rules with exact arithmetic.
+//!
+//! The steps of a [`ScaleRule`] are loops over some groups side by side, so that each vectorizes whatever the others are.
+//! Steps in float32 round as the library does. Exact arithmetic is the same steps in float64, whose result is rounded once.
 
-use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
+use super::super::rules::{Apply, Away, Divide, Extreme, GlobalScale, Least, Power, ScaleRule};
+use super::lanes::round_all;
 use super::rounding::{SMALL, WeightType, ceil_log2, exact_ceil_log2, power_of_two, quotient_of_small, raised};
-use super::scale::GroupScale;
+use super::scale::{ChosenScales, GroupScale, ScaleLanes, WIDTH, each};
 use crate::dtype::Dtype;
-use crate::kernel::half::{to_bfloat16, to_float16};
-use crate::kernel::{Minifloat, to_odd};
+use crate::kernel::{Loop, Minifloat, to_odd};
+use std::ops::{Div, Mul, Sub};
 
 /// The properties that all groups of a weight share, and that choose their scales.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser {
-    pub(super) formula: Formula,
+    /// The rule for these codes and scales.
+    pub(super) rule: ScaleRule,
     pub(super) is_exact: bool,
     /// The dtype of the weight, which the library computes in; float32 for exact arithmetic.
     pub(super) weight: WeightType,
-    /// The largest code, the divisor of amax.
+    /// True if comfy-kitchen computes in this dtype: the divisors of values are numbers of it.
+    pub(super) keeps_type: bool,
+    /// The largest code, the divisor of extremes.
     pub(super) largest: f32,
     /// The exponent of the largest code.
     pub(super) largest_exponent: i32,
     /// The dtype of stored scales.
     pub(super) stored: Dtype,
-    /// True if the codes are E2M3: see [`PowerFormula::HalfStep`].
-    pub(super) has_three_bits: bool,
+    /// The width of codes.
+    pub(super) bits: u32,
+    /// True if groups have zero points.
+    pub(super) has_zero_points: bool,
     /// The dtype of NVFP4 block scales.
     pub(super) e4m3: Minifloat,
+}
+
+/// The arithmetic of scales: float32 as in the libraries, or float64 for exact arithmetic.
+pub(super) trait Real:
+    Copy + Default + PartialOrd + From<f32> + Into<f64> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    const IS_EXACT: bool;
+    /// Rounds to float32, to odd: rounding once more, to fewer bits, has the effect of a single rounding.
+    fn narrow(self) -> f32;
+    fn round_ties_even(self) -> Self;
+}
+
+macro_rules! real {
+    ($real:ident, $is_exact:expr, $narrow:expr) => {
+        impl Real for $real {
+            const IS_EXACT: bool = $is_exact;
+
+            #[inline(always)]
+            fn narrow(self) -> f32 {
+                $narrow(self)
+            }
+
+            #[inline(always)]
+            fn round_ties_even(self) -> Self {
+                self.round_ties_even()
+            }
+        }
+    };
+}
+
+real!(f32, false, std::convert::identity);
+real!(f64, true, to_odd);
+
+/// Chooses the scales of groups. `amax` holds their largest magnitudes, and `bounds` their lowest and highest values,
+/// which only some rules need.
+pub(super) struct Choose<'a> {
+    pub(super) chooser: &'a Chooser,
+    /// One for each group, padded to whole chunks of [`WIDTH`].
+    pub(super) amax: &'a [u32],
+    /// Number of groups.
+    pub(super) count: usize,
+    /// For rules with bounds, with the length of `amax`.
+    pub(super) bounds: &'a [[f32; 2]],
+    pub(super) global: f32,
+    pub(super) out: &'a mut ChosenScales,
+}
+
+impl Loop for Choose<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { chooser, amax, count, bounds, global, out } = self;
+        out.multiplier = chooser.multiplier(global);
+        // The last chunk is padded with groups whose scales are never read.
+        for (chunk, amax) in amax.as_chunks::<WIDTH>().0.iter().enumerate().take(count.div_ceil(WIDTH)) {
+            let bounds = bounds.as_chunks::<WIDTH>().0.get(chunk).copied().unwrap_or_default();
+            let amax = each(|at| f32::from_bits(amax[at]));
+            if chooser.is_exact {
+                let (amax, bounds) = (each(|at| f64::from(amax[at])), each(|at| bounds[at].map(f64::from)));
+                out.take(chunk, &chooser.choose(&amax, &bounds, global));
+                for at in WIDTH * chunk..WIDTH * (chunk + 1) {
+                    out.wide[at] = chooser.wide(out.scale[at], out.stored[at], global);
+                }
+            } else {
+                out.take(chunk, &chooser.choose(&amax, &bounds, global));
+            }
+        }
+    }
 }
 
 /// The largest NVFP4 value in units of the global scale: 6 * 448.
@@ -34,8 +112,8 @@ impl Chooser {
     /// scale.
     pub(super) fn global(&self, amax: f64) -> f32 {
         let round = |value: f32| self.weight.round(value);
-        match self.formula {
-            Formula::Block(BlockFormula::Divisor) => {
+        match self.rule.global {
+            Some(GlobalScale::Divisor) => {
                 let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
                     let quotient = f64::from(MOST) / amax;
@@ -49,15 +127,37 @@ impl Chooser {
                 };
                 if global.is_finite() { global } else { 1.0 }
             }
-            Formula::Block(block @ (BlockFormula::Multiplier | BlockFormula::Padded)) => {
+            Some(global) => {
                 // For a float32, this is the quotient in float32.
                 let quotient = (amax / f64::from(MOST)) as f32;
-                let global = if block == BlockFormula::Padded { round(quotient) } else { quotient };
+                let global = if global == GlobalScale::Padded { round(quotient) } else { quotient };
                 // For a tensor of zeros, the libraries write NaNs; tcast uses 1.
                 if global > 0.0 { global } else { 1.0 }
             }
-            _ => 1.0,
+            None => 1.0,
         }
+    }
+
+    /// Returns the rule for exponents, if scales are exponents.
+    #[inline(always)]
+    pub(super) fn power(&self) -> Option<Power> {
+        self.rule.power.filter(|_| self.stored.bits() == 8)
+    }
+
+    /// True if scales depend on the lowest and the highest value of a group.
+    pub(super) fn has_bounds(&self) -> bool {
+        self.rule.extreme != Extreme::Magnitude || self.has_zero_points
+    }
+
+    /// The width of integer codes to which zero points are added; `None` for other codes.
+    pub(super) fn zero_bits(&self) -> Option<u32> {
+        (self.has_zero_points || self.rule.away == Some(Away::Sum)).then_some(self.bits)
+    }
+
+    /// True if all quotients are rounded to float32 for bfloat16 too (ONNX Runtime's blocks).
+    pub(super) fn divides_unrounded(&self) -> bool {
+        let is_of_blocks = self.rule.extreme == Extreme::Signed && self.rule.away != Some(Away::Quotient);
+        is_of_blocks && self.stored == Dtype::Bfloat16
     }
 
     /// Chooses the scale of one group from its largest magnitude and its lowest and highest value.
@@ -66,167 +166,339 @@ impl Chooser {
         if self.is_exact {
             self.exact(amax.into(), bounds.map(f64::from), global)
         } else {
-            self.scale_of(amax, bounds, global)
+            self.choose(&[amax], &[bounds], global).group(0)
         }
     }
 
-    /// Chooses the scale of one group with the arithmetic of the library.
+    /// Chooses the scale of one group with exact arithmetic. `bounds` matter only if codes have zero points or offsets.
     #[inline(always)]
-    pub(super) fn scale_of(&self, amax: f32, bounds: [f32; 2], global: f32) -> GroupScale {
-        match self.formula {
-            Formula::Number(number) => self.number(number, amax),
-            Formula::Power(power) => self.power(power, amax),
-            Formula::Block(block) => {
-                let ratio = match block {
-                    BlockFormula::Divisor => self.weight.round(amax / 6.0) * global,
-                    BlockFormula::Multiplier => amax / (6.0 * global),
-                    BlockFormula::Padded => amax / 6.0 / global,
-                    BlockFormula::Alone => self.weight.round(amax / 6.0),
-                };
-                self.of_ratio(block, ratio, amax > 0.0, global)
+    pub(super) fn exact(&self, amax: f64, bounds: [f64; 2], global: f32) -> GroupScale {
+        let chosen = self.choose(&[amax], &[bounds], global).group(0);
+        GroupScale { wide: self.wide(chosen.scale, chosen.stored, global), ..chosen }
+    }
+
+    /// Chooses the scales of groups from their largest magnitudes and their lowest and highest values.
+    #[inline(always)]
+    fn choose<R: Real, const N: usize>(&self, amax: &[R; N], bounds: &[[R; 2]; N], global: f32) -> ScaleLanes<N> {
+        let is_once = self.rule.divide == Divide::Once && !R::IS_EXACT;
+        match self.rule.extreme {
+            Extreme::Edges => self.with_offsets(bounds),
+            // ONNX Runtime's other formulas round once already.
+            Extreme::Signed if self.rule.divide == Divide::Once || !(R::IS_EXACT && self.has_zero_points) => {
+                self.linear(&each(|at| bounds[at].map(|bound| bound.into() as f32)))
             }
-            Formula::Bounds(formula @ BoundsFormula::ZeroPoint(_)) => {
-                self.zero_point(bounds, self.weight.round(span(bounds)), formula.zero_range())
-            }
-            Formula::Bounds(BoundsFormula::SignedTable) => self.of_table(|wide| wide.linear_signed(bounds, 8.0)),
-            Formula::Bounds(formula @ BoundsFormula::ShiftedTable) => {
-                self.of_table(|wide| wide.zero_point(bounds, self.store(span(bounds)), formula.zero_range()))
-            }
-            Formula::Bounds(BoundsFormula::Affine) => self.affine(bounds),
-            Formula::Bounds(BoundsFormula::Signed) => self.linear_signed(bounds, 8.0),
-            Formula::Bounds(BoundsFormula::Shifted) => self.linear_shifted(bounds, 15.0),
-            Formula::Bounds(BoundsFormula::Centered(bits)) => self.centered(bounds, bits),
-            Formula::Bounds(BoundsFormula::Unsigned(bits)) => self.unsigned(bounds, bits),
+            _ if self.has_zero_points => self.with_zero_points(bounds),
+            Extreme::Signed | Extreme::Magnitude => match self.power() {
+                Some(power) => self.powers(power, amax),
+                None if self.stored.bits() == 8 => self.blocks(amax, global),
+                None if is_once => self.floats(&each(|at| -> f64 { amax[at].into() })),
+                None => self.floats(amax),
+            },
         }
     }
 
+    /// Returns the quotients of largest magnitudes and the largest code.
     #[inline(always)]
-    fn number(&self, number: NumberFormula, amax: f32) -> GroupScale {
-        let or_one = |scale: f32| {
-            let is_zero = scale == 0.0;
-            GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
+    fn quotients<R: Real, const N: usize>(&self, amax: &[R; N]) -> [R; N] {
+        let (one, largest): (R, R) = (1.0.into(), self.largest.into());
+        if self.rule.divide == Divide::Reciprocal && !R::IS_EXACT {
+            return each(|at| one / (one / amax[at] * largest));
+        }
+        let quotients = each(|at| amax[at] / largest);
+        if self.rule.divide == Divide::InType { self.in_type(quotients) } else { quotients }
+    }
+
+    /// Rounds numbers to the type that the library computes in.
+    #[inline(always)]
+    fn in_type<R: Real, const N: usize>(&self, numbers: [R; N]) -> [R; N] {
+        if R::IS_EXACT {
+            return numbers;
+        }
+        let mut rounded: [f32; N] = each(|at| numbers[at].narrow());
+        round_all(&mut rounded, self.weight);
+        each(|at| rounded[at].into())
+    }
+
+    /// Rounds scales to the dtype of stored scales; in float32, to the type that the library computes in.
+    #[inline(always)]
+    fn rounded<R: Real, const N: usize>(&self, numbers: &[R; N]) -> [f32; N] {
+        let stored = self.stored_type();
+        if R::IS_EXACT && stored == WeightType::Float32 {
+            return each(|at| numbers[at].into() as f32);
+        }
+        let mut rounded = each(|at| numbers[at].narrow());
+        round_all(&mut rounded, if R::IS_EXACT { stored } else { self.weight });
+        rounded
+    }
+
+    /// Chooses scales that are stored as floats.
+    #[inline(always)]
+    fn floats<R: Real, const N: usize>(&self, amax: &[R; N]) -> ScaleLanes<N> {
+        /// Less than this is 0.
+        const LEAST: f32 = f32::from_bits(1);
+        let Self { rule, weight, largest, stored, .. } = *self;
+        let is_in_type = self.keeps_type && rule.divide == Divide::InType;
+        // 1. The extreme. That of comfy-kitchen in the type of the weight is not 0, unless it is in this type.
+        let least: R = match rule.least {
+            Least::Normal => weight.tiny(),
+            Least::Number(bits) if is_in_type => weight.round(f32::from_bits(bits) * largest),
+            _ => 0.0,
+        }
+        .into();
+        let extremes: [R; N] = each(|at| if amax[at] > least { amax[at] } else { least });
+        // 2. The quotient.
+        let quotients: [R; N] = self.quotients(&extremes);
+        let mut scale: [f32; N] =
+            if R::IS_EXACT { self.rounded(&quotients) } else { each(|at| quotients[at].narrow()) };
+        if rule.divide == Divide::Float32 {
+            round_all(&mut scale, self.stored_type());
+        }
+        // 3. The reciprocal that values are multiplied by. Where it is infinite, the library writes NaNs.
+        let mut factor = [1.0; N];
+        if !R::IS_EXACT && rule.apply == Apply::Multiply {
+            factor = each(|at| 1.0 / amax[at].narrow() * largest);
+        } else if !R::IS_EXACT && rule.apply == Apply::MultiplyInType {
+            if weight == WeightType::Float16 {
+                scale = each(|at| 1.0 / (1.0 / scale[at]).min(65504.0));
+            }
+            factor = each(|at| 1.0 / scale[at]);
+            round_all(&mut factor, weight);
+            scale = each(|at| if factor[at] == f32::INFINITY { 0.0 } else { scale[at] });
+        }
+        // 4. Scales that are too small.
+        let (limit, instead) = match rule.least {
+            Least::Number(_) if is_in_type => (0.0, 0.0),
+            Least::Number(bits) => (f32::from_bits(bits), f32::from_bits(bits)),
+            Least::Epsilon => (LEAST, self.least_step()),
+            _ => (LEAST, 1.0),
         };
-        match number {
-            NumberFormula::Plain => or_one(amax / self.largest),
-            NumberFormula::Floored(least) => {
-                let (scale, least) = (amax / self.largest, f32::from_bits(least));
-                GroupScale::number(scale.max(least), (scale < least) & (amax > 0.0))
-            }
-            NumberFormula::FlooredInType(least) => {
-                let least = self.weight.round(f32::from_bits(least) * self.largest);
-                let scale = self.weight.round(amax.max(least) / self.largest);
-                // The scale of float16 zeros is 0.
-                let factor = if scale == 0.0 { power_of_two(-100) } else { scale };
-                GroupScale { factor, ..GroupScale::number(scale, (amax < least) & (amax > 0.0)) }
-            }
-            NumberFormula::FlooredBesideType(least) => {
-                let chosen = self.number(NumberFormula::Floored(least), amax);
-                let factor = self.weight.round(chosen.scale);
-                GroupScale { factor: if factor == 0.0 { self.weight.tiny() } else { factor }, ..chosen }
-            }
-            NumberFormula::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
-            NumberFormula::Epsilon => {
-                let scale = self.weight.round(amax / self.largest);
-                let is_zero = scale == 0.0;
-                GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
-            }
-            NumberFormula::Reciprocal => {
-                let factor = 1.0 / amax * self.largest;
-                // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
-                let is_ordinary = (amax > 0.0) & (factor < f32::INFINITY);
-                let factor = if is_ordinary { factor } else { 1.0 };
-                GroupScale { factor, ..GroupScale::number(1.0 / factor, !is_ordinary & (amax > 0.0)) }
-            }
-            NumberFormula::Bounded => {
-                let least = self.weight.tiny();
-                let scale = amax.max(least) / self.largest;
-                let is_zero = (amax == 0.0) | (scale == 0.0);
-                let is_underflow = (amax > 0.0) & ((amax < least) | (scale == 0.0));
-                GroupScale::number(if is_zero { 1.0 } else { scale }, is_underflow)
-            }
-            NumberFormula::Inverse => {
-                let scale = amax / self.largest;
-                let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
-                let factor = self.weight.round(1.0 / scale);
-                // The library writes NaNs in these cases. The scale of zeros is 1 / 65504 in float16, and 0 in other
-                // types.
-                let is_zero = (scale == 0.0) | (factor == f32::INFINITY);
-                let factor = if is_zero { 1.0 } else { factor };
-                GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
-            }
-            NumberFormula::Linear => {
-                let wide = f64::from(amax) / f64::from(self.largest);
-                let scale = self.store_once(wide);
-                let is_small =
-                    if self.stored == Dtype::Float16 { scale == 0.0 } else { wide < f64::from(f32::MIN_POSITIVE) };
-                GroupScale::number(if is_small { 1.0 } else { scale }, is_small & (amax > 0.0))
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn power(&self, power: PowerFormula, amax: f32) -> GroupScale {
-        match power {
-            PowerFormula::HalfStep => self.half_step(amax),
-            PowerFormula::Floor => {
-                let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
-                GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
-            }
-            PowerFormula::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
-            PowerFormula::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
-            PowerFormula::CeilingOrOne => {
-                let ratio = self.weight.round(amax / self.largest);
-                let exponent = if ratio == 0.0 { 0 } else { exact_ceil_log2(ratio.into()) };
-                GroupScale::exponent(exponent, (ratio == 0.0) & (amax > 0.0) | (exponent < -127))
-            }
-            PowerFormula::Reciprocal => {
-                let inverse = 1.0 / (1.0 / amax * self.largest);
-                let scale = ceil_log2(inverse.max(power_of_two(-126)));
-                let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
-                GroupScale::exponent(exponent, scale < -126 && amax > 0.0)
-            }
-        }
-    }
-
-    /// Makes the scale from its float8e4m3fn before rounding. `is_some` is true if a value of the group is not 0.
-    #[inline(always)]
-    pub(super) fn of_ratio(&self, block: BlockFormula, ratio: f32, is_some: bool, global: f32) -> GroupScale {
-        const LEAST: f32 = 1.0 / 512.0;
-        let (code, value) = self.e4m3.round(ratio);
-        let is_zero = code == 0;
-        let (code, value, is_underflow) = match block {
-            BlockFormula::Divisor if is_zero => (0x20, 0.125, true),
-            BlockFormula::Multiplier if ratio == 0.0 => (0x38, 1.0, true),
-            BlockFormula::Multiplier if is_zero => (1, LEAST, true),
-            _ => (code, value, is_zero),
+        let is_small: [bool; N] = match rule.least {
+            Least::OneIfSubnormal if stored != Dtype::Float16 => each(|at| quotients[at].narrow() < f32::MIN_POSITIVE),
+            Least::Normal => each(|at| (amax[at] == R::default()) | (scale[at] < limit)),
+            _ => each(|at| scale[at] < limit),
         };
-        let scale = self.of_block(code, value, global);
-        let is_lost = block == BlockFormula::Padded && scale.scale == 0.0;
-        GroupScale { is_underflow: (is_underflow | is_lost) & is_some, ..scale }
+        let scale: [f32; N] = each(|at| if is_small[at] { instead } else { scale[at] });
+        // 5. The divisor of values, or the factor.
+        let is_multiplied = !R::IS_EXACT && matches!(rule.apply, Apply::Multiply | Apply::MultiplyInType);
+        let mut factor = each(|at| if is_multiplied & !is_small[at] { factor[at] } else { scale[at] });
+        if self.keeps_type {
+            round_all(&mut factor, weight);
+            let least = if is_in_type { power_of_two(-100) } else { weight.tiny() };
+            factor = each(|at| if factor[at] == 0.0 { least } else { factor[at] });
+        }
+        let is_underflow = each(|at| u32::from((is_small[at] | (amax[at] < least)) & (amax[at] > R::default())));
+        ScaleLanes { factor, is_underflow, ..ScaleLanes::of_numbers(scale) }
     }
 
-    /// Chooses scale and offset by [`BoundsFormula::Affine`]. The offset is not rounded to the dtype of the weight yet.
+    /// Chooses scales that are powers of two.
     #[inline(always)]
-    pub(super) fn affine(&self, [low, high]: [f32; 2]) -> GroupScale {
-        const LEAST: f32 = 1e-7;
-        let is_low = low.abs() > high.abs();
-        let step = (high - low) / self.largest;
-        let step = if step > LEAST { step } else { LEAST };
-        let step = if is_low { step } else { -step };
-        let edge = if is_low { low } else { high };
-        let code_of_zero = (edge / step).round_ties_even();
-        let is_zero = code_of_zero == 0.0;
-        let scale = if is_zero { step } else { edge / code_of_zero };
-        let offset = if is_zero { 0.0 } else { edge };
-        let stored = self.weight.round(scale);
-        GroupScale {
-            scale: stored,
-            stored: stored.to_bits(),
-            factor: scale,
-            wide: stored.into(),
-            zero: offset,
-            is_underflow: (stored == 0.0) & (high > low),
+    fn powers<R: Real, const N: usize>(&self, power: Power, amax: &[R; N]) -> ScaleLanes<N> {
+        let Self { rule, largest_exponent, .. } = *self;
+        let mut quotients = self.quotients(amax);
+        if rule.divide == Divide::Reciprocal && !R::IS_EXACT {
+            let least: R = power_of_two(-126).into();
+            quotients = each(|at| if quotients[at] > least { quotients[at] } else { least });
         }
+        let exponents: [i32; N] = match power {
+            // Rounding to odd does not move values across the thresholds, which are float32 numbers.
+            Power::Floor => each(|at| (amax[at].narrow().to_bits() >> 23) as i32 - 127 - largest_exponent),
+            Power::HalfStep => self.half_steps(&each(|at| amax[at].narrow())),
+            Power::Ceiling if !R::IS_EXACT => each(|at| ceil_log2(quotients[at].narrow())),
+            Power::Ceiling | Power::ExactCeiling => each(|at| exact_ceil_log2(quotients[at].into())),
+        };
+        let (zero, least) = (R::default(), self.least_exponent());
+        let is_one = rule.least == Least::One;
+        let is_zero: [bool; N] = each(|at| is_one & ((amax[at] == zero) | (quotients[at] == zero)));
+        // Numbers below 2^-24 are 0 in float16.
+        let instead = if least == LEAST_FLOAT16 { 0 } else { least };
+        let is_small: [bool; N] = each(|at| is_zero[at] | (exponents[at] < least));
+        let mut lanes = ScaleLanes::of_exponents(&each(|at| match (is_zero[at], is_small[at]) {
+            (true, _) => 0,
+            (_, true) => instead,
+            _ => exponents[at],
+        }));
+        let mut is_lost = is_small;
+        if rule.least == Least::Zero {
+            is_lost = each(|at| lanes.stored[at] == 0);
+            for number in [&mut lanes.scale, &mut lanes.factor] {
+                *number = each(|at| if is_lost[at] { 0.0 } else { number[at] });
+            }
+        }
+        ScaleLanes { is_underflow: each(|at| u32::from(is_lost[at] & (amax[at] > zero))), ..lanes }
+    }
+
+    /// The least exponent of scales that are powers of two.
+    #[inline(always)]
+    fn least_exponent(&self) -> i32 {
+        match (self.rule.power, self.rule.divide) {
+            (Some(Power::HalfStep), _) if self.weight == WeightType::Float16 => LEAST_FLOAT16,
+            (_, Divide::Reciprocal) => -126,
+            _ => -127,
+        }
+    }
+
+    /// Moves a scale that is a power of two by `exponent`.
+    #[inline(always)]
+    pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
+        let exponent = scale.stored as i32 - 127 + exponent;
+        let moved = ScaleLanes::of_exponents(&[exponent.max(self.least_exponent())]).group(0);
+        GroupScale { is_underflow: scale.is_underflow, ..moved }
+    }
+
+    /// Returns the exponents of [`Power::HalfStep`].
+    #[inline(always)]
+    fn half_steps<const N: usize>(&self, amax: &[f32; N]) -> [i32; N] {
+        // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
+        // effect. A mantissa of three bits has a finer one.
+        let (bump, raised) = if self.bits == 6 { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
+        let tiny = self.weight.tiny();
+        each(|at| {
+            let of_subnormal = if amax[at] >= tiny * raised { tiny.to_bits() >> 23 } else { 0 };
+            let field = if amax[at] < tiny { of_subnormal } else { (amax[at].to_bits() + bump) >> 23 };
+            field as i32 - 127 - self.largest_exponent
+        })
+    }
+
+    /// Chooses scales that are stored as float8e4m3fn.
+    #[inline(always)]
+    fn blocks<R: Real, const N: usize>(&self, amax: &[R; N], global: f32) -> ScaleLanes<N> {
+        let (zero, largest, wide): (R, R, R) = (0.0.into(), self.largest.into(), global.into());
+        let quotients: [R; N] = self.quotients(amax);
+        let ratios: [f32; N] = match self.rule.global {
+            None => each(|at| quotients[at].narrow()),
+            Some(GlobalScale::Divisor) if R::IS_EXACT => {
+                each(|at| product_over(amax[at].into(), global.into(), self.largest.into()))
+            }
+            Some(GlobalScale::Divisor) => each(|at| (quotients[at] * wide).narrow()),
+            Some(GlobalScale::Padded) if !R::IS_EXACT => each(|at| (quotients[at] / wide).narrow()),
+            Some(GlobalScale::Multiplier | GlobalScale::Padded) => each(|at| (amax[at] / (largest * wide)).narrow()),
+        };
+        let rounded: [(u32, f32); N] = each(|at| self.e4m3.round(ratios[at]));
+        let of_zeros: [(u32, f32); N] = match self.rule.global {
+            Some(GlobalScale::Divisor) => [(0x20, 0.125); N],
+            Some(GlobalScale::Multiplier) => each(|at| if ratios[at] == 0.0 { (0x38, 1.0) } else { (1, 1.0 / 512.0) }),
+            Some(GlobalScale::Padded) | None => [(0, 0.0); N],
+        };
+        let is_zero: [bool; N] = each(|at| rounded[at].0 == 0);
+        let stored = each(|at| if is_zero[at] { of_zeros[at].0 } else { rounded[at].0 });
+        let scale = self.combined(&each(|at| if is_zero[at] { of_zeros[at].1 } else { rounded[at].1 }), global);
+        let is_padded = self.rule.global == Some(GlobalScale::Padded);
+        let is_lost = |at: usize| is_zero[at] | (is_padded & (scale[at] == 0.0));
+        let is_underflow = each(|at| u32::from(is_lost(at) & (amax[at] > zero)));
+        ScaleLanes { stored, is_underflow, ..ScaleLanes::of_numbers(scale) }
+    }
+
+    /// Combines the numbers of block scales with the global scale.
+    #[inline(always)]
+    fn combined<const N: usize>(&self, values: &[f32; N], global: f32) -> [f32; N] {
+        if self.rule.global == Some(GlobalScale::Divisor) {
+            each(|at| values[at] / global)
+        } else {
+            each(|at| values[at] * global)
+        }
+    }
+
+    /// Combines a block scale, given as E4M3 code and number, with the global scale.
+    #[inline(always)]
+    pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
+        let [scale] = self.combined(&[value], global);
+        let wide = self.wide(scale, code, global);
+        GroupScale { scale, stored: code, factor: scale, wide, zero: 0.0, is_underflow: false }
+    }
+
+    /// Returns the divisor of the scales of exact arithmetic: the global scale where it is a divisor, otherwise 1. The
+    /// quotient of the two would be rounded, so values are multiplied by this number instead.
+    #[inline(always)]
+    pub(super) fn multiplier(&self, global: f32) -> f64 {
+        if self.rule.global == Some(GlobalScale::Divisor) { global.into() } else { 1.0 }
+    }
+
+    /// Returns a scale times [`Chooser::multiplier`], the divisor of exact arithmetic.
+    #[inline(always)]
+    fn wide(&self, scale: f32, stored: u32, global: f32) -> f64 {
+        match self.rule.global {
+            None => scale.into(),
+            Some(GlobalScale::Divisor) => self.e4m3.number(stored).into(),
+            Some(_) => f64::from(self.e4m3.number(stored)) * f64::from(global),
+        }
+    }
+
+    /// Chooses scales and offsets by [`Extreme::Edges`]. In float32, offsets are not rounded to the dtype of the weight yet.
+    #[inline(always)]
+    fn with_offsets<R: Real, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
+        let (zero, largest): (R, R) = (0.0.into(), self.largest.into());
+        let least = R::from(1.0) / R::from(1e7);
+        let (mut scales, mut offsets) = ([zero; N], [zero; N]);
+        for at in 0..N {
+            let [low, high] = bounds[at];
+            let magnitude = |number: R| if number < zero { zero - number } else { number };
+            let is_low = magnitude(low) > magnitude(high);
+            let step = (high - low) / largest;
+            let step = if step > least { step } else { least };
+            let (edge, step) = if is_low { (low, step) } else { (high, zero - step) };
+            let code_of_zero = (edge / step).round_ties_even();
+            let is_zero = code_of_zero == zero;
+            scales[at] = if is_zero { step } else { edge / code_of_zero };
+            offsets[at] = if is_zero { zero } else { edge };
+        }
+        let scale = self.rounded(&scales);
+        let is_underflow = each(|at| u32::from((scale[at] == 0.0) & (bounds[at][1] > bounds[at][0])));
+        let [factor, zero] = [&scales, &offsets]
+            .map(|numbers| if R::IS_EXACT { self.rounded(numbers) } else { each(|at| numbers[at].narrow()) });
+        ScaleLanes { factor, zero, is_underflow, ..ScaleLanes::of_numbers(scale) }
+    }
+
+    /// Chooses scales and zero points by [`Extreme::Magnitude`].
+    #[inline(always)]
+    pub(super) fn with_zero_points<R: Real, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
+        // ONNX Runtime's zero points start at 0, and its scale of zeros is 0.
+        let is_table = self.rule.extreme == Extreme::Signed;
+        let (nothing, codes) = (R::default(), self.most());
+        let least = if is_table { 0.0 } else { -((1_u32 << (self.bits - 1)) as f32) };
+        let low: [R; N] = each(|at| if bounds[at][0] < nothing { bounds[at][0] } else { nothing });
+        let high: [R; N] = each(|at| if bounds[at][1] > nothing { bounds[at][1] } else { nothing });
+        let range: [R; N] = self.in_type(each(|at| high[at] - low[at]));
+        // Subnormal operands take long.
+        let is_small: [bool; N] = each(|at| !R::IS_EXACT & (range[at] < SMALL.into()));
+        let scale: [f32; N] = self.rounded(&each(|at| {
+            if is_small[at] { quotient_of_small(range[at].narrow(), codes).into() } else { range[at] / codes.into() }
+        }));
+        // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
+        let parts: [f32; N] = self.rounded(&each(|at| high[at] / codes.into() - low[at] / codes.into()));
+        let scale: [f32; N] = each(|at| if scale[at] < f32::INFINITY { scale[at] } else { parts[at] });
+        let quotient: [R; N] = self.in_type(each(|at| {
+            let raise = |number: f32| raised(number.to_bits(), 100);
+            let small = || raise(low[at].narrow()) / raise(scale[at]);
+            if is_small[at] { small().into() } else { low[at] / scale[at].into() }
+        }));
+        let zero: [R; N] = self.in_type(each(|at| R::from(least) - quotient[at]));
+        let zero: [f32; N] = each(|at| Self::bounded_zero(zero[at].narrow(), least, least + codes));
+        let is_zero: [bool; N] = each(|at| scale[at] == 0.0);
+        let of_zeros = if is_table { 0.0 } else { self.least_step() };
+        let scale = each(|at| if is_zero[at] { of_zeros } else { scale[at] });
+        ScaleLanes {
+            zero: each(|at| if is_table & is_zero[at] { 8.0 } else { zero[at] }),
+            is_underflow: each(|at| u32::from(is_zero[at] & (high[at] > low[at]))),
+            ..ScaleLanes::of_numbers(scale)
+        }
+    }
+
+    /// The distance from the lowest to the highest integer.
+    #[inline(always)]
+    pub(super) fn most(&self) -> f32 {
+        ((1_u32 << self.bits) - 1) as f32
+    }
+
+    /// Bounds and rounds a zero point. A group of zeros gives 0 / 0, for which it is 0.
+    #[inline(always)]
+    pub(super) fn bounded_zero(zero: f32, least: f32, most: f32) -> f32 {
+        if zero.is_nan() { 0.0 } else { zero.clamp(least, most).round_ties_even() }
+    }
+
+    /// Returns the scale of groups of zeros: epsilon of the dtype of stored scales.
+    #[inline(always)]
+    fn least_step(&self) -> f32 {
+        WeightType::new(self.stored).unwrap_or(self.weight).epsilon()
     }
 
     /// Rounds a float64 once, to the dtype of stored scales.
@@ -235,75 +507,16 @@ impl Chooser {
         if self.stored == Dtype::Float32 { value as f32 } else { self.store(to_odd(value)) }
     }
 
+    /// The dtype of stored scales; float32 if they are bytes.
+    #[inline(always)]
+    pub(super) fn stored_type(&self) -> WeightType {
+        WeightType::new(self.stored).unwrap_or(WeightType::Float32)
+    }
+
     /// Rounds a float32 to the dtype of stored scales.
     #[inline(always)]
     pub(super) fn store(&self, value: f32) -> f32 {
-        match self.stored {
-            Dtype::Bfloat16 => to_bfloat16(value),
-            Dtype::Float16 => to_float16(value),
-            _ => value,
-        }
-    }
-
-    /// Returns the scale of groups of zeros: epsilon of the dtype of stored scales.
-    #[inline(always)]
-    pub(super) fn least_step(&self) -> f32 {
-        WeightType::new(self.stored).unwrap_or(self.weight).epsilon()
-    }
-
-    #[inline(always)]
-    fn zero_point(&self, [low, high]: [f32; 2], range: f32, [least, most]: [f32; 2]) -> GroupScale {
-        let (low, high) = (low.min(0.0), high.max(0.0));
-        let codes = most - least;
-        let round = |value: f32| self.weight.round(value);
-        let scale = round(if range < SMALL { quotient_of_small(range, codes) } else { range / codes });
-        // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
-        let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
-        let [low, over] =
-            if range < SMALL { [low, scale].map(|number| raised(number.to_bits(), 100)) } else { [low, scale] };
-        self.with_zero(scale, round(least - round(low / over)), [least, most], high > low)
-    }
-
-    /// Makes a scale with a zero point, which is rounded and bounded here.
-    #[inline(always)]
-    pub(super) fn with_zero(&self, scale: f32, zero: f32, [least, most]: [f32; 2], is_some: bool) -> GroupScale {
-        // A group of zeros gives 0 / 0, for which the zero point is 0.
-        let zero = if zero.is_nan() { 0.0 } else { zero.clamp(least, most).round_ties_even() };
-        let is_zero = scale == 0.0;
-        let is_table = self.formula == Formula::Bounds(BoundsFormula::ShiftedTable);
-        let (of_zeros, zero) =
-            if is_table { (0.0, if is_zero { 8.0 } else { zero }) } else { (self.least_step(), zero) };
-        GroupScale { zero, ..GroupScale::number(if is_zero { of_zeros } else { scale }, is_zero & is_some) }
-    }
-
-    /// Combines a block scale, given as E4M3 code and number, with the global scale.
-    #[inline(always)]
-    pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
-        let (times, wide) = if self.formula == Formula::Block(BlockFormula::Divisor) {
-            (value / global, value.into())
-        } else {
-            (value * global, f64::from(value) * f64::from(global))
-        };
-        GroupScale { scale: times, stored: code, factor: times, wide, zero: 0.0, is_underflow: false }
-    }
-
-    /// Returns the divisor of the scales of exact arithmetic: the global scale where it is a divisor, otherwise 1. The
-    /// quotient of the two would be rounded, so values are multiplied by this number instead.
-    #[inline(always)]
-    pub(super) fn multiplier(&self, global: f32) -> f64 {
-        if self.formula == Formula::Block(BlockFormula::Divisor) { global.into() } else { 1.0 }
-    }
-
-    /// Moves a scale that is a power of two by `exponent`.
-    #[inline(always)]
-    pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
-        let exponent = scale.stored as i32 - 127 + exponent;
-        let least = if self.weight == WeightType::Float16 && self.formula == Formula::Power(PowerFormula::HalfStep) {
-            -24
-        } else {
-            -127
-        };
-        GroupScale::exponent(exponent.max(least), scale.is_underflow)
+        self.stored_type().round(value)
     }
 
     /// Chooses the scale of an integer grid as if the values were smaller by the factor `part`.
@@ -312,41 +525,30 @@ impl Chooser {
         let round = |value: f32| self.weight.round(value * part);
         self.one(round(amax), bounds.map(round), 1.0)
     }
-
-    #[inline(always)]
-    fn half_step(&self, amax: f32) -> GroupScale {
-        // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
-        // effect.
-        let (bump, raised) = if self.has_three_bits { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
-        let tiny = self.weight.tiny();
-        let of_subnormal = if amax >= tiny * raised { tiny.to_bits() >> 23 } else { 0 };
-        let field = if amax < tiny { of_subnormal } else { (amax.to_bits() + bump) >> 23 } as i32;
-        let exponent = field - 127 - self.largest_exponent;
-        let is_small = (field == 0) | (exponent < -127);
-        let exponent = if is_small { -127 } else { exponent };
-        // Powers of two below 2^-24 are 0 in float16, and the library replaces 0 by 1.
-        let least = if self.weight == WeightType::Float16 { -24 } else { -127 };
-        let is_one = exponent < least;
-        GroupScale::exponent(if is_one { 0 } else { exponent }, (is_one | is_small) & (amax > 0.0))
-    }
-
-    /// Returns the exponent of the smallest power of two that is not below amax / largest code; -127 if amax is 0, and
-    /// -150 if the quotient underflows to 0.
-    #[inline(always)]
-    fn exponent_above(&self, amax: f32) -> i32 {
-        let ratio = amax / self.largest;
-        if amax == 0.0 {
-            -127
-        } else if ratio == 0.0 {
-            -150
-        } else {
-            ceil_log2(ratio)
-        }
-    }
 }
 
-/// Returns the distance from the lowest to the highest value of a group, or from 0.
+/// The exponent of the least float16.
+const LEAST_FLOAT16: i32 = -24;
+
+/// Returns value * factor / divisor, rounded to odd once. Factor and divisor have at most 24 bits, as float32 numbers.
 #[inline(always)]
-fn span([low, high]: [f32; 2]) -> f32 {
-    high.max(0.0) - low.min(0.0)
+pub(super) fn product_over(value: f64, factor: f64, divisor: f64) -> f32 {
+    let product = value * factor;
+    let quotient = product / divisor;
+    // What is missing: the error of the product, less that of the quotient times the divisor. Both are exact, so their
+    // difference has the right sign.
+    let rest = error_of(value, factor, product) - error_of(quotient, divisor, product);
+    let is_beyond = (rest > 0.0) == (quotient > 0.0);
+    let bits = quotient.to_bits();
+    // False for NaN, which infinite quotients have.
+    let is_even = rest.abs() > 0.0 && bits & 1 == 0;
+    let odd = if is_beyond { bits + 1 } else { bits.wrapping_sub(1) };
+    to_odd(if is_even { f64::from_bits(odd) } else { quotient })
+}
+
+/// Returns the exact value of number * short - product, if `product` is near: `short` has at most 24 bits.
+#[inline(always)]
+fn error_of(number: f64, short: f64, product: f64) -> f64 {
+    let high = f64::from_bits(number.to_bits() & !0xff_ffff); // 29 bits
+    (high * short - product) + (number - high) * short
 }

@@ -1,15 +1,14 @@
 //! The encoder of a weight: its storage, the choice of its scales, and the loop for its values, determined once.
 
 use super::super::decode::Arithmetic;
-use super::super::layout::{Layout, Packing, RotationUse};
+use super::super::layout::{Combination, Layout, Packing, RotationUse};
 use super::super::parts::LinearAxis;
 use super::super::rotation::is_rotation;
-use super::super::rules::{Encoding, ScaleRule, SignRule, Ties};
+use super::super::rules::{Apply, Away, Encoding, Extreme, Integers, Least, Ties};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
-use super::formula::{BoundsFormula, Formula, NumberFormula, Quotient};
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
-use super::lanes::{CodeRounding, Division, LANES};
+use super::lanes::{CodeRounding, Division, LANES, Quotient};
 use super::levels::Levels;
 use super::narrow;
 use super::rounding::WeightType;
@@ -117,25 +116,19 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
             let float = minifloat(dtype)?;
             (CodeRounding::Float { float, sign: encoding.sign, ties: encoding.ties }, float.largest)
         }
+        // Codes with zero points start at 0, but not those of compressed-tensors.
         CodeType::Int { bits, symmetric }
-            if encoding.scale == ScaleRule::Blocks || encoding.scale == ScaleRule::Affine && !symmetric =>
+            if encoding.scale.away == Some(Away::Sum) || !symmetric && encoding.scale.extreme != Extreme::Magnitude =>
         {
             let largest = ((1_u32 << bits) - 1) as f32;
             (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest)
         }
-        CodeType::Int { bits: 4, symmetric: false }
-            if matches!(encoding.scale, ScaleRule::Linear | ScaleRule::Tables) =>
-        {
-            (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0)
-        }
         CodeType::Int { bits, .. } => {
-            let half = (1_u32 << (bits - 1)) as f32;
+            let (half, integers) = ((1_u32 << (bits - 1)) as f32, encoding.scale.integers);
             let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
-            let is_full = matches!(encoding.scale, ScaleRule::Floored(_) | ScaleRule::Linear);
-            let largest = if is_full { half - 1.0 } else { half - 0.5 };
-            // comfy-kitchen has no code -8.
-            let is_narrow = bits == 4 && matches!(encoding.scale, ScaleRule::Floored(_));
-            (CodeRounding::Int { low: if is_narrow { 1.0 - half } else { -half }, high: half - 1.0, offset }, largest)
+            let largest = if integers == Integers::HalfRange { half - 0.5 } else { half - 1.0 };
+            let low = if integers == Integers::Symmetric { 1.0 - half } else { -half };
+            (CodeRounding::Int { low, high: half - 1.0, offset }, largest)
         }
     })
 }
@@ -223,7 +216,7 @@ impl Encoder {
         }
         let mut geometry = EncodeGeometry::new(layout, grid, shape, Dtype::Float32)?;
         geometry.describe_rotation(layout, options.rotation);
-        let has_levels = layout.encoding.map(|encoding| encoding.scale) == Some(ScaleRule::Levels);
+        let has_levels = layout.global == Combination::Levels;
         let kept = WeightType::new(source).filter(|_| options.keeps_type);
         // Levels are chosen in float32 in any case.
         let (dtype, weight) = match kept.filter(|_| !has_levels) {
@@ -256,26 +249,30 @@ impl Encoder {
         let (rounding, largest) = code_rounding(encoding, grid.codes, geometry.parts[0].dtype)?;
         let stored = geometry.parts[1].dtype;
         let computed = if is_exact { WeightType::Float32 } else { weight };
-        let keeps_sign = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
-        let (formula, quotient, rounded) =
-            Formula::of(encoding.scale, (grid.codes, stored, computed), geometry.is_tensor, keeps_sign);
-        let keeps_type =
-            options.keeps_type && !is_exact && matches!(formula, Formula::Number(NumberFormula::Floored(_)));
-        let (formula, rounded) =
-            if keeps_type { formula.in_type(grid.codes, rounded, computed) } else { (formula, rounded) };
+        let is_tensor = geometry.is_tensor;
+        let rule = encoding.scale.of(grid.codes, stored, is_tensor);
+        let keeps_type = options.keeps_type && !is_exact && matches!(rule.least, Least::Number(_));
         let chooser = Chooser {
-            formula,
+            rule: if keeps_type { rule.in_type(grid.codes) } else { rule },
             is_exact,
             weight: computed,
+            keeps_type,
             largest,
             largest_exponent: (largest.to_bits() >> 23) as i32 - 127,
             stored,
-            has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
+            bits: grid.codes.bits(),
+            has_zero_points: matches!(grid.codes, CodeType::Int { symmetric: false, .. })
+                && rule.extreme != Extreme::Edges,
             e4m3: minifloat(Dtype::Float8E4M3FN)?,
         };
-        // A product with a power of two is the exact quotient.
-        let quotient = if is_exact && !matches!(formula, Formula::Power(_)) { Quotient::Exact } else { quotient };
-        let has_search = encoding.scale.has_search(grid.codes.bits()) && !geometry.is_tensor && geometry.block[0] == 1;
+        let quotient = match rule.apply {
+            // A product with a power of two is the exact quotient.
+            _ if is_exact && chooser.power().is_none() => Quotient::Exact,
+            Apply::Divide | Apply::DivideInType => Quotient::Divide,
+            Apply::Multiply | Apply::MultiplyInType => Quotient::Multiply,
+        };
+        let is_rounded = keeps_type || matches!(rule.apply, Apply::DivideInType | Apply::MultiplyInType);
+        let has_search = grid.codes.bits() <= rule.searched_bits && !is_tensor && geometry.block[0] == 1;
         let search = match options.scale {
             ScaleChoice::Amax => None,
             ScaleChoice::Mse if has_search => Some(ScaleSearch::new(&chooser)),
@@ -293,7 +290,7 @@ impl Encoder {
             && geometry.columns.is_multiple_of(block);
         let segments = match quotient {
             // Values are not divided by the stored scales.
-            _ if keeps_type || encoding.scale == ScaleRule::Tables && stored == Dtype::Bfloat16 => SegmentLoop::Steps,
+            _ if keeps_type || rule.away.is_none() && chooser.divides_unrounded() => SegmentLoop::Steps,
             Quotient::Divide | Quotient::Multiply if is_narrow => SegmentLoop::Narrow,
             Quotient::Divide | Quotient::Multiply if is_whole => SegmentLoop::Fused,
             _ => SegmentLoop::Steps,
@@ -306,16 +303,15 @@ impl Encoder {
             width: source.bits() as usize / 8,
             division: Division {
                 quotient,
-                rounding: rounded,
-                has_zeros: formula.zero_bits().is_some(),
-                has_offsets: formula == Formula::Bounds(BoundsFormula::Affine),
-                away: formula.away(),
+                rounding: if is_rounded { computed } else { WeightType::Float32 },
+                has_zeros: chooser.zero_bits().is_some(),
+                has_offsets: rule.extreme == Extreme::Edges,
+                away: rule.away,
             },
             rounding,
             packing: layout.codes.packing,
             segments,
-            may_clip: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
-                || options.scale == ScaleChoice::Mse,
+            may_clip: rule.may_clip(stored) || options.scale == ScaleChoice::Mse,
             search,
             is_float64,
             axis: None,
@@ -387,7 +383,7 @@ impl Encoder {
     /// [`Encoder::encode`] then needs that magnitude.
     #[must_use]
     pub fn needs_extremes(&self) -> bool {
-        self.chooser.formula.has_global() || self.geometry.is_tensor || self.geometry.has_column_scales
+        self.chooser.rule.global.is_some() || self.geometry.is_tensor || self.geometry.has_column_scales
     }
 
     /// The alignment of ranges of rows to encode: they must start at a multiple of it, and end at a multiple or after

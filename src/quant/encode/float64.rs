@@ -4,11 +4,11 @@
 //! A scale is the quotient of the largest magnitude and the largest code. A code is the quotient of value and stored
 //! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
+use super::super::rules::GlobalScale;
+use super::choose::product_over;
 use super::dither::Neighbours;
 use super::encoder::Encoder;
-use super::exact::product_over;
 use super::extremes::is_finite;
-use super::formula::{BlockFormula, Formula};
 use super::geometry::Band;
 use super::lanes;
 use super::rounding::WeightType;
@@ -133,7 +133,7 @@ impl Float64Rows<'_, '_> {
     fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], buffers: &mut Float64Buffers) {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
-        let is_divided = chooser.formula == Formula::Block(BlockFormula::Divisor);
+        let is_divided = chooser.rule.global == Some(GlobalScale::Divisor);
         let multiplier = chooser.multiplier(self.global);
         let (mut signals, mut noises) = (SumOfSquares::default(), SumOfSquares::default());
         for start in (0..columns).step_by(SEGMENT) {

@@ -4,9 +4,8 @@
 //! quotients and groups of any size. Here a value stays in a register from its stored bytes to its code and its error.
 //! A division then costs little: the processor does the other steps of earlier values meanwhile.
 
-use super::super::rules::{SignRule, Ties};
-use super::formula::{Away, Quotient};
-use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
+use super::super::rules::{Away, SignRule, Ties};
+use super::lanes::{CodeRounding, Division, LANES, PartialSums, Quotient, larger};
 use super::rounded::{GroupFactors, RoundedCode, away_from_zero, sum_away_from_zero, to_float, to_integer};
 use super::rounding::WeightType;
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};

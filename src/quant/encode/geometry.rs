@@ -238,7 +238,7 @@ impl EncodeGeometry {
                 self.add(layout, Role::CodeMap, Dtype::Float32, vec![LEVELS.len() as u64], Some(table))?;
             }
         }
-        if encoding.scale.is_global() {
+        if encoding.scale.global.is_some() {
             let shape = if encoding.scale_shape == ScaleShape::Matrix { vec![1] } else { Vec::new() };
             self.add(layout, Role::GlobalScale, Dtype::Float32, shape, None)?;
         }
@@ -412,7 +412,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     if block.contains(&0) || is_odd || has_bounds || is_other {
         return Err(Unfit::Grid);
     }
-    let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale.has_partial_blocks());
+    let is_partial = layout.encoding.is_some_and(|encoding| encoding.partial_blocks);
     let has_whole_blocks = matches!(grid.group, Group::Block(_)) && !is_partial;
     let has_whole_groups =
         matches!(grid.group, Group::Neighbours(_)) && layout.codes.padding == 1 && !layout.partial_groups;

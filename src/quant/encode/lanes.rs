@@ -1,8 +1,7 @@
 //! Loops over the values of one row. Each is written so that the compiler vectorizes it.
 
-use super::super::rules::{SignRule, Ties};
+use super::super::rules::{Away, SignRule, Ties};
 use super::extremes::largest;
-use super::formula::{Away, Quotient};
 use super::rounding::{WeightType, round_half_away};
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16};
 use crate::kernel::{Loop, Minifloat, to_odd};
@@ -69,6 +68,19 @@ pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
         high = if key > high { key } else { high };
     }
     [number(low), number(high)]
+}
+
+/// Conversion of a value to the number that is rounded to a code. `factor` and `wide` are fields of
+/// [`GroupScale`](super::scale::GroupScale).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quotient {
+    /// value / factor, in float32.
+    Divide,
+    /// value * factor, in float32.
+    Multiply,
+    /// value * multiplier / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
+    /// rounding.
+    Exact,
 }
 
 /// Conversion of the values of a weight to numbers to round.

@@ -4,14 +4,15 @@
 
 use super::super::layout::{Layout, Role};
 use super::super::parts::LinearAxis;
+use super::super::rules::{Apply, Away, Divide};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::encoder::{EncodeOptions, Encoder, SourceType};
 use super::extremes::Extremes;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
-use super::lanes::{self, larger};
+use super::lanes::{self, larger, round_all};
 use super::rounding::{WeightType, round_half_away};
-use super::scale::GroupScale;
+use super::scale::{ScaleLanes, each};
 use crate::dtype::Dtype;
 use crate::kernel::half::float16;
 use crate::kernel::{Isa, Loop};
@@ -169,59 +170,58 @@ pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: 
     }
 }
 
+/// ONNX Runtime's formulas for integers.
 impl Chooser {
-    /// Chooses a scale for integers from -`half` to `half` - 1, the lowest of which stands for the value of the largest
-    /// magnitude.
+    /// Chooses scales by [`Extreme::Signed`](super::super::rules::Extreme::Signed).
     #[inline(always)]
-    pub(super) fn linear_signed(&self, [low, high]: [f32; 2], half: f32) -> GroupScale {
-        let value = if high.abs() > low.abs() { high } else { low };
-        let scale = self.store(value / -half);
-        GroupScale { factor: reciprocal(scale), ..GroupScale::number(scale, (scale == 0.0) & (value != 0.0)) }
-    }
-
-    /// Chooses a scale and a zero point for integers from 0 to `most`.
-    #[inline(always)]
-    pub(super) fn linear_shifted(&self, [low, high]: [f32; 2], most: f32) -> GroupScale {
-        let (low, high) = (low.min(0.0), high.max(0.0));
-        let scale = (high - low) / most;
-        let zero = if scale == 0.0 { low } else { 0.0 - low / scale };
-        let stored = self.store(scale);
-        let zero = round_half_away(zero.clamp(0.0, most));
-        GroupScale { factor: reciprocal(stored), zero, ..GroupScale::number(stored, (stored == 0.0) & (high > low)) }
-    }
-
-    /// Chooses a scale by [`BoundsFormula::Centered`](super::formula::BoundsFormula::Centered).
-    #[inline(always)]
-    pub(super) fn centered(&self, bounds: [f32; 2], bits: u32) -> GroupScale {
-        let half = (1_u32 << (bits - 1)) as f32;
-        let chosen = |chooser: &Self| chooser.linear_signed(bounds, half);
-        GroupScale { factor: self.factor_of(chosen), zero: half, ..chosen(self) }
-    }
-
-    /// Chooses a scale and a zero point by [`BoundsFormula::Unsigned`](super::formula::BoundsFormula::Unsigned).
-    #[inline(always)]
-    pub(super) fn unsigned(&self, bounds: [f32; 2], bits: u32) -> GroupScale {
-        let most = ((1_u32 << bits) - 1) as f32;
-        let chosen = |chooser: &Self| chooser.linear_shifted(bounds, most);
-        GroupScale { factor: self.factor_of(chosen), ..chosen(self) }
-    }
-
-    /// Chooses the scale of a table, which divides the values. For bfloat16, `NumPy` divides in float32.
-    #[inline(always)]
-    pub(super) fn of_table(&self, chosen: impl Fn(&Self) -> GroupScale) -> GroupScale {
-        let is_wide = self.stored == Dtype::Bfloat16;
+    pub(super) fn linear<const N: usize>(&self, bounds: &[[f32; 2]; N]) -> ScaleLanes<N> {
+        let is_wide = self.divides_unrounded();
         let wide = Self { stored: Dtype::Float32, weight: WeightType::Float32, ..*self };
-        let wide = chosen(if is_wide { &wide } else { self });
-        let stored = self.store(wide.scale);
-        let is_underflow = wide.is_underflow | ((stored == 0.0) & (wide.scale != 0.0));
-        GroupScale { factor: wide.scale, zero: wide.zero, ..GroupScale::number(stored, is_underflow) }
+        let own = if is_wide { &wide } else { self };
+        let chosen = match self.rule.divide {
+            _ if !self.has_zero_points => own.signed(bounds),
+            Divide::Once => own.shifted(bounds),
+            _ => own.with_zero_points(bounds),
+        };
+        let mut scale = chosen.scale;
+        round_all(&mut scale, self.stored_type());
+        let is_lost = |at: usize| (scale[at] == 0.0) & (chosen.scale[at] != 0.0);
+        let is_multiplied = self.rule.apply == Apply::Multiply;
+        ScaleLanes {
+            factor: if is_multiplied { each(|at| reciprocal(chosen.scale[at])) } else { chosen.scale },
+            zero: chosen.zero,
+            is_underflow: each(|at| chosen.is_underflow[at] | u32::from(is_lost(at))),
+            ..ScaleLanes::of_numbers(scale)
+        }
     }
 
-    /// Returns the factor of values for a choice of scales. That of bfloat16 is the one of float32.
+    /// Chooses scales for integers from -half to half - 1, the lowest of which stands for the value of the largest magnitude.
     #[inline(always)]
-    fn factor_of(&self, chosen: impl Fn(&Self) -> GroupScale) -> f32 {
-        let stored = if self.stored == Dtype::Bfloat16 { Dtype::Float32 } else { self.stored };
-        chosen(&Self { stored, ..*self }).factor
+    fn signed<const N: usize>(&self, bounds: &[[f32; 2]; N]) -> ScaleLanes<N> {
+        let half = (1_u32 << (self.bits - 1)) as f32;
+        let values: [f32; N] = each(|at| {
+            let [low, high] = bounds[at];
+            if high.abs() > low.abs() { high } else { low }
+        });
+        let mut scale: [f32; N] = each(|at| values[at] / -half);
+        round_all(&mut scale, self.stored_type());
+        let is_underflow = each(|at| u32::from((scale[at] == 0.0) & (values[at] != 0.0)));
+        let zero = if self.rule.away == Some(Away::Sum) { half } else { 0.0 };
+        ScaleLanes { zero: [zero; N], is_underflow, ..ScaleLanes::of_numbers(scale) }
+    }
+
+    /// Chooses scales and zero points for integers from 0.
+    #[inline(always)]
+    fn shifted<const N: usize>(&self, bounds: &[[f32; 2]; N]) -> ScaleLanes<N> {
+        let most = self.most();
+        let low: [f32; N] = each(|at| bounds[at][0].min(0.0));
+        let high: [f32; N] = each(|at| bounds[at][1].max(0.0));
+        let mut scale: [f32; N] = each(|at| (high[at] - low[at]) / most);
+        let zero: [f32; N] = each(|at| if scale[at] == 0.0 { low[at] } else { 0.0 - low[at] / scale[at] });
+        let zero: [f32; N] = each(|at| round_half_away(zero[at].clamp(0.0, most)));
+        round_all(&mut scale, self.stored_type());
+        let is_underflow = each(|at| u32::from((scale[at] == 0.0) & (high[at] > low[at])));
+        ScaleLanes { zero, is_underflow, ..ScaleLanes::of_numbers(scale) }
     }
 }
 

@@ -3,12 +3,11 @@
 
 use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
+use super::choose::Choose;
 use super::encoder::{Encoder, SegmentLoop};
 use super::extremes::{AreLarge, INFINITY, first_special, largest};
-use super::formula::Formula;
 use super::fused::FusedSegment;
 use super::geometry::Band;
-use super::groups::Choose;
 use super::lanes::{Bounds, BoundsOfGroups, CodeRounding, ErrorSums, LANES, LargestOfGroups};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
@@ -121,7 +120,7 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let global = self.global;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
-        let has_bounds = chooser.formula.has_bounds();
+        let has_bounds = chooser.has_bounds();
         let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
         if has_bounds || size == 1 {
             buffers.make_lanes(buffers.segment.min(tile.columns.len()));
@@ -276,8 +275,7 @@ impl<'a> EncodeRows<'a, '_> {
     /// square of an error underflows.
     fn is_exact(&self, source: &[u8], buffers: &EncodeBuffers) -> bool {
         let Encoder { chooser, division, weight, .. } = self.encoder;
-        let are_short =
-            matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || matches!(chooser.formula, Formula::Power(_));
+        let are_short = matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || chooser.power().is_some();
         let bytes = if buffers.raises.is_empty() { source } else { &buffers.padded[..source.len()] };
         are_short && !division.has_offsets && buffers.is_ordinary && self.isa.run(AreLarge { weight: *weight, bytes })
     }

@@ -7,7 +7,7 @@ pub(super) struct GroupScale {
     pub(super) scale: f32,
     /// The bits of a float32 if scales are stored as floats of 16 or 32 bits, otherwise the stored byte.
     pub(super) stored: u32,
-    /// See [`super::choose::Quotient`].
+    /// See [`super::lanes::Quotient`].
     pub(super) factor: f32,
     /// The scale times [`Chooser::multiplier`](super::choose::Chooser::multiplier), which is a float64: the divisor of exact arithmetic.
     pub(super) wide: f64,
@@ -19,24 +19,54 @@ pub(super) struct GroupScale {
 /// Number of groups whose scales are chosen at a time.
 pub(super) const WIDTH: usize = 16;
 
-/// Scales of [`WIDTH`] groups, without the fields of exact arithmetic.
-#[derive(Default)]
-pub(super) struct ScaleLanes {
-    scale: [f32; WIDTH],
-    stored: [u32; WIDTH],
-    factor: [f32; WIDTH],
-    zero: [f32; WIDTH],
-    is_underflow: [u32; WIDTH],
+/// Computes a number for each of some groups.
+#[inline(always)]
+pub(super) fn each<T: Copy + Default, const N: usize>(number: impl Fn(usize) -> T) -> [T; N] {
+    let mut numbers = [T::default(); N];
+    for (at, out) in numbers.iter_mut().enumerate() {
+        *out = number(at);
+    }
+    numbers
 }
 
-impl ScaleLanes {
+/// Scales of some groups: a lane for each field of [`GroupScale`], without those of exact arithmetic.
+pub(super) struct ScaleLanes<const N: usize> {
+    pub(super) scale: [f32; N],
+    pub(super) stored: [u32; N],
+    pub(super) factor: [f32; N],
+    pub(super) zero: [f32; N],
+    pub(super) is_underflow: [u32; N],
+}
+
+impl<const N: usize> ScaleLanes<N> {
+    /// Makes scales that are stored as floats, the divisors of values.
     #[inline(always)]
-    pub(super) fn set(&mut self, at: usize, scale: &GroupScale) {
-        self.scale[at] = scale.scale;
-        self.stored[at] = scale.stored;
-        self.factor[at] = scale.factor;
-        self.zero[at] = scale.zero;
-        self.is_underflow[at] = scale.is_underflow.into();
+    pub(super) fn of_numbers(scale: [f32; N]) -> Self {
+        let stored = each(|at| scale[at].to_bits());
+        Self { scale, stored, factor: scale, zero: [0.0; N], is_underflow: [0; N] }
+    }
+
+    /// Makes scales that are powers of two: stored as exponents with a bias of 127, and applied as reciprocals.
+    #[inline(always)]
+    pub(super) fn of_exponents(exponents: &[i32; N]) -> Self {
+        let bytes: [u32; N] = each(|at| (exponents[at] + 127).clamp(0, 254) as u32);
+        let half = f32::from_bits(0x0040_0000);
+        let scale = each(|at| if bytes[at] == 0 { half } else { f32::from_bits(bytes[at] << 23) });
+        // The reciprocal of a power of two is exact, so multiplying by it gives the quotient.
+        let factor = each(|at| if bytes[at] == 254 { half } else { f32::from_bits((254 - bytes[at]) << 23) });
+        Self { stored: bytes, factor, ..Self::of_numbers(scale) }
+    }
+
+    #[inline(always)]
+    pub(super) fn group(&self, at: usize) -> GroupScale {
+        GroupScale {
+            scale: self.scale[at],
+            stored: self.stored[at],
+            factor: self.factor[at],
+            wide: self.scale[at].into(),
+            zero: self.zero[at],
+            is_underflow: self.is_underflow[at] != 0,
+        }
     }
 }
 
@@ -101,48 +131,14 @@ impl ChosenScales {
         u64::from(self.is_underflow[..groups].iter().sum::<u32>())
     }
 
-    /// Copies the scales of the groups from `WIDTH * chunk` on; exact arithmetic does not use this.
+    /// Copies the scales of the groups from `WIDTH * chunk` on.
     #[inline(always)]
-    pub(super) fn take(&mut self, chunk: usize, lanes: &ScaleLanes) {
+    pub(super) fn take(&mut self, chunk: usize, lanes: &ScaleLanes<WIDTH>) {
         let groups = WIDTH * chunk..WIDTH * (chunk + 1);
         self.scale[groups.clone()].copy_from_slice(&lanes.scale);
         self.stored[groups.clone()].copy_from_slice(&lanes.stored);
         self.factor[groups.clone()].copy_from_slice(&lanes.factor);
         self.zero[groups.clone()].copy_from_slice(&lanes.zero);
         self.is_underflow[groups].copy_from_slice(&lanes.is_underflow);
-    }
-}
-
-impl GroupScale {
-    /// Makes a scale that is stored as a float, the divisor of values.
-    #[inline(always)]
-    pub(super) fn number(scale: f32, is_underflow: bool) -> Self {
-        Self { scale, stored: scale.to_bits(), factor: scale, wide: scale.into(), zero: 0.0, is_underflow }
-    }
-
-    /// Makes a scale that is a power of two: stored as its exponent with a bias of 127, and applied as its reciprocal.
-    #[inline(always)]
-    pub(super) fn exponent(exponent: i32, is_underflow: bool) -> Self {
-        let byte = (exponent + 127).clamp(0, 254);
-        let scale = f32::from_bits(if byte == 0 { 0x0040_0000 } else { (byte as u32) << 23 });
-        // The reciprocal of a power of two is exact, so multiplying by it gives the quotient.
-        let factor = f32::from_bits(if byte == 254 { 0x0040_0000 } else { (254 - byte as u32) << 23 });
-        Self { scale, stored: byte as u32, factor, wide: scale.into(), zero: 0.0, is_underflow }
-    }
-
-    /// Like [`GroupScale::exponent`], by [`ScaleRule::Ceiling`](super::super::ScaleRule::Ceiling).
-    #[inline(always)]
-    pub(super) fn raised(exponent: i32, is_some: bool) -> Self {
-        Self::exponent(exponent, (exponent < -127) & is_some)
-    }
-
-    /// Like [`GroupScale::exponent`], by [`ScaleRule::CeilingOrZero`](super::super::ScaleRule::CeilingOrZero).
-    #[inline(always)]
-    pub(super) fn raised_or_zero(exponent: i32, is_some: bool) -> Self {
-        let chosen = Self::exponent(exponent, false);
-        let is_zero = chosen.stored == 0;
-        let or_zero = |value: f32| if is_zero { 0.0 } else { value };
-        let (scale, factor) = (or_zero(chosen.scale), or_zero(chosen.factor));
-        Self { scale, factor, is_underflow: is_zero & is_some, ..chosen }
     }
 }

@@ -1,7 +1,6 @@
 //! Searches for the scale with the least squared error in its group.
 
 use super::choose::Chooser;
-use super::formula::Formula;
 use super::lanes::{self, Divisors};
 use super::scale::GroupScale;
 use super::screen::{Screened, SearchGroup};
@@ -36,7 +35,7 @@ impl Loop for FindScale<'_> {
 }
 
 impl ScaleSearch {
-    /// Creates the search, for a rule of [`ScaleRule::has_search`](super::super::ScaleRule::has_search).
+    /// Creates the search, for a rule with [`ScaleRule::searched_bits`](super::super::ScaleRule::searched_bits).
     pub(super) fn new(chooser: &Chooser) -> Self {
         Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) }
     }
@@ -56,23 +55,25 @@ impl ScaleSearch {
             return chosen;
         }
         let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
-        let is_block = chooser.formula.has_global();
+        let (is_block, is_power) = (chooser.rule.global.is_some(), chooser.power().is_some());
         // The largest scales come first, so that the larger of two equally good scales wins.
-        let count = match chooser.formula {
+        let count = if is_block {
             // E4M3 scales downwards, from the largest scale for which a code other than 0 is possible.
-            _ if is_block => {
-                let is_possible =
-                    |block: &f32| f64::from(chooser.of_block(0, *block, global).scale) <= 4.0 * f64::from(amax);
-                self.blocks.partition_point(is_possible).saturating_sub(1)
-            }
+            let is_possible =
+                |block: &f32| f64::from(chooser.of_block(0, *block, global).scale) <= 4.0 * f64::from(amax);
+            self.blocks.partition_point(is_possible).saturating_sub(1)
+        } else {
             // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
-            Formula::Power(_) => 3,
-            _ => 20,
+            if is_power { 3 } else { 20 }
         };
-        let candidate = |step: usize| match chooser.formula {
-            _ if is_block => block(count - step),
-            Formula::Power(_) => chooser.moved(&chosen, 1 - step as i32),
-            _ => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
+        let candidate = |step: usize| {
+            if is_block {
+                block(count - step)
+            } else if is_power {
+                chooser.moved(&chosen, 1 - step as i32)
+            } else {
+                chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0)
+            }
         };
         // The error of clipping the largest value alone; smaller scales have larger errors.
         let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);
@@ -127,6 +128,7 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scale::ScaleLanes;
     use super::*;
     use crate::dtype::Dtype;
     use crate::quant::encode::{EncodeOptions, Encoder, ScaleChoice};
@@ -182,7 +184,7 @@ mod tests {
                             rounding: &encoder.rounding,
                             global: encoder.chooser.global(f64::from(amax) * 1.5),
                         };
-                        let chosen = GroupScale::exponent(-3, false);
+                        let chosen = ScaleLanes::of_exponents(&[-3]).group(0);
                         let found = search.best(&group, chosen);
                         let tried = search.best_of(&group, chosen, false);
                         let place = format!("{} {} {source} {arithmetic:?} {values:?}", scheme.name, layout.name);

@@ -280,7 +280,7 @@ impl Encoder {
 
     /// True if the weight has a global scale.
     pub(in crate::quant) fn has_global_scale(&self) -> bool {
-        self.chooser.formula.has_global()
+        self.chooser.rule.global.is_some()
     }
 
     /// True if codes start at 0, and groups have offsets.
@@ -297,7 +297,7 @@ impl Encoder {
         offset: f64,
         global: Option<f32>,
     ) -> Option<((u32, f32), f64)> {
-        let (zero, change, is_zero_allowed) = match self.chooser.formula.zero_bits() {
+        let (zero, change, is_zero_allowed) = match self.chooser.zero_bits() {
             _ if self.division.has_offsets => {
                 let stored = self.chooser.store_once(offset);
                 (stored, f64::from(stored) - offset, stored.is_finite())

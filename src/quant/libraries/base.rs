@@ -62,7 +62,7 @@ pub(super) const BASE: Layout = Layout {
 
 /// Encoding that keeps the sign of zero and rounds ties to even.
 pub(super) const fn encoding(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
-    Encoding { scale, sign: SignRule::Kept, ties: Ties::Even, scale_shape }
+    Encoding { scale, sign: SignRule::Kept, ties: Ties::Even, scale_shape, partial_blocks: false }
 }
 
 /// Like [`encoding`], but -0 becomes 0.

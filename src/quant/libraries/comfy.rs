@@ -12,7 +12,7 @@ use crate::quant::layout::{
     ScaleOrder, Zeros,
 };
 use crate::quant::recognize::CheckpointInfo;
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Apply, GlobalScale, Integers, Least, ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -55,9 +55,14 @@ const FP8: Layout = Layout {
     groups: &[Group::Tensor],
     scale_precision: Precision::Target,
     product_precision: Precision::Target,
-    encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
+    encoding: Some(encoding(ScaleRule { apply: Apply::MultiplyInType, ..ScaleRule::PLAIN }, ScaleShape::Mixed)),
     ..OF_COMFY
 };
+
+/// amax / largest code, at least `least`.
+const fn integers(integers: Integers, least: f32) -> ScaleRule {
+    ScaleRule { integers, least: Least::Number(least.to_bits()), ..ScaleRule::PLAIN }
+}
 
 static LAYOUTS: &[Layout] = &[
     // comfy-kitchen `backends/eager/quantization.py`
@@ -81,7 +86,7 @@ static LAYOUTS: &[Layout] = &[
         codes: bytes(&[Int8]),
         groups: &[Group::Tensor, Group::Channel],
         rotation: RotationUse::Optional,
-        encoding: Some(encoding(ScaleRule::Floored(1e-30_f32.to_bits()), ScaleShape::Mixed)),
+        encoding: Some(encoding(integers(Integers::Highest, 1e-30), ScaleShape::Mixed)),
         ..OF_COMFY
     },
     // `tensor/convrot_w4a4.py`
@@ -93,7 +98,7 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Channel],
         rotation: RotationUse::Always,
         column_multiple: 64,
-        encoding: Some(encoding(ScaleRule::Floored((1e-10_f32 / 7.0).to_bits()), ScaleShape::Squeezed)),
+        encoding: Some(encoding(integers(Integers::Symmetric, 1e-10 / 7.0), ScaleShape::Squeezed)),
         ..OF_COMFY
     },
     // `tensor/asym_w4a8.py`: integers of 8 bits, which 16 levels of each group, or 63, stand for.
@@ -108,7 +113,8 @@ static LAYOUTS: &[Layout] = &[
         global: Combination::Levels,
         zeros: Zeros::Added,
         rotation: RotationUse::Always,
-        encoding: Some(encoding(ScaleRule::Levels, ScaleShape::Matrix)),
+        // The encoder of levels has its own scales.
+        encoding: Some(encoding(ScaleRule::PLAIN, ScaleShape::Matrix)),
         ..OF_COMFY
     },
     // `tensor/awq_w4a16.py`
@@ -136,7 +142,7 @@ static LAYOUTS: &[Layout] = &[
         global: Combination::Multiplier,
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
-        encoding: Some(encoding(ScaleRule::GlobalPadded, ScaleShape::Mixed)),
+        encoding: Some(encoding(ScaleRule::global(GlobalScale::Padded), ScaleShape::Mixed)),
         ..OF_COMFY
     },
     Layout {
@@ -148,7 +154,7 @@ static LAYOUTS: &[Layout] = &[
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Zero,
         scale_order: ScaleOrder::Swizzled,
-        encoding: Some(encoding(ScaleRule::CeilingOrZero, ScaleShape::Mixed)),
+        encoding: Some(encoding(ScaleRule { least: Least::Zero, ..ScaleRule::POWER }, ScaleShape::Mixed)),
         ..OF_COMFY
     },
 ];

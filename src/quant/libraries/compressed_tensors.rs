@@ -12,7 +12,7 @@ use crate::quant::config::{
 };
 use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
 use crate::quant::parts::Parameters;
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Apply, Divide, Encoding, GlobalScale, Least, Power, ScaleRule, ScaleShape};
 use crate::quant::scheme::CodeType;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
@@ -54,11 +54,25 @@ const COMPRESSED_TENSORS_PACKED: &[(Role, &str)] = &[
 /// The base of layouts whose codes are packed.
 const PACKED: Layout = Layout { names: &[COMPRESSED_TENSORS_PACKED], product_precision: Precision::Bfloat16, ..BASE };
 
+/// amax / largest code in T; a scale that is or rounds to 0 becomes epsilon. Quotients are rounded to T.
+const NUMBER: ScaleRule = ScaleRule {
+    divide: Divide::InType,
+    least: Least::Epsilon,
+    apply: Apply::DivideInType,
+    searched_bits: 7,
+    ..ScaleRule::PLAIN
+};
+
+const POWER: ScaleRule = ScaleRule { power: Some(Power::HalfStep), searched_bits: 4, ..ScaleRule::POWER };
+
+/// The same; quotients are rounded to T. This only affects the sign of quotients that are much too small for a code.
+const POWER_IN_TYPE: ScaleRule = ScaleRule { apply: Apply::MultiplyInType, ..POWER };
+
 /// The base of layouts whose scales are powers of two.
 const POWERS: Layout = Layout {
     groups: &[Group::Neighbours(32)],
     scale_dtypes: EXPONENTS,
-    encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
+    encoding: Some(unsigned_zero(POWER_IN_TYPE, ScaleShape::Matrix)),
     ..PACKED
 };
 
@@ -73,7 +87,7 @@ static LAYOUTS: &[Layout] = &[
         name: "ct-fp8",
         library: "compressed-tensors, format float-quantized or naive-quantized",
         formats: &["float-quantized", "naive-quantized"],
-        encoding: Some(unsigned_zero(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        encoding: Some(Encoding { partial_blocks: true, ..unsigned_zero(NUMBER, ScaleShape::Matrix) }),
         ..PLAIN
     },
     Layout {
@@ -82,7 +96,7 @@ static LAYOUTS: &[Layout] = &[
         formats: &["int-quantized", "naive-quantized"],
         needs_config: true,
         codes: bytes(&[Int8]),
-        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        encoding: Some(Encoding { partial_blocks: true, ..encoding(NUMBER, ScaleShape::Matrix) }),
         ..PLAIN
     },
     // `compressors/pack_quantized/`
@@ -94,7 +108,7 @@ static LAYOUTS: &[Layout] = &[
         codes: words(Packing::Rows(4)),
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
-        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        encoding: Some(Encoding { partial_blocks: true, ..encoding(NUMBER, ScaleShape::Matrix) }),
         needs: Some(Role::Shape),
         ..PACKED
     },
@@ -107,7 +121,10 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Divisor,
-        encoding: Some(unsigned_zero(ScaleRule::GlobalDivisor, ScaleShape::Matrix)),
+        encoding: Some(unsigned_zero(
+            ScaleRule { divide: Divide::InType, ..ScaleRule::global(GlobalScale::Divisor) },
+            ScaleShape::Matrix,
+        )),
         ..PACKED
     },
     Layout {
@@ -122,7 +139,7 @@ static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format mxfp6-pack-quantized",
         formats: &["mxfp6-pack-quantized"],
         codes: CodeStorage { values: CodeValues::Float(Float6E2M3), ..bytes(&[Uint8]) },
-        encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
+        encoding: Some(encoding(POWER, ScaleShape::Matrix)),
         ..POWERS
     },
     Layout {

@@ -8,7 +8,7 @@ use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, QuantizedGroup, WeightDescription, named, only,
 };
 use crate::quant::layout::{CodeStorage, Exponents, Group, Layout, Packing, Role, ScaleOrder};
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Power, ScaleRule, ScaleShape};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -36,7 +36,10 @@ static LAYOUTS: &[Layout] = &[
         codes: CodeStorage { packing: Packing::TransposedBlocks, ..ROWS.codes },
         groups: &[Group::Block([32, 1])],
         scale_order: ScaleOrder::Transposed,
-        encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
+        encoding: Some(encoding(
+            ScaleRule { power: Some(Power::Floor), searched_bits: 4, ..ScaleRule::POWER },
+            ScaleShape::Mixed,
+        )),
         untransposed: Some(&UNTRANSPOSED),
         ..ROWS
     },

@@ -9,7 +9,7 @@ use crate::quant::config::{
     edited, named,
 };
 use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Apply, Divide, Extreme, Least, Power, ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -43,6 +43,10 @@ const MLX_FLOATS: Layout = Layout {
     ..BASE
 };
 
+/// The smallest power of two that is not below amax / largest code in T, and 1 where that is 0.
+const POWER: ScaleRule =
+    ScaleRule { divide: Divide::InType, power: Some(Power::ExactCeiling), least: Least::One, ..ScaleRule::POWER };
+
 static LAYOUTS: &[Layout] = &[
     // MLX `mlx/ops.cpp`, `affine_dequantize` and `fp_dequantize`, as computed on CPUs.
     Layout {
@@ -55,14 +59,14 @@ static LAYOUTS: &[Layout] = &[
         scale_dtypes: FLOATS,
         zeros: Zeros::Offset,
         product_precision: Precision::Scale,
-        encoding: Some(encoding(ScaleRule::Affine, ScaleShape::Matrix)),
+        encoding: Some(encoding(ScaleRule { extreme: Extreme::Edges, ..ScaleRule::PLAIN }, ScaleShape::Matrix)),
         ..MLX_FLOATS
     },
     Layout {
         name: "mlx-mxfp4",
         library: "MLX, mode mxfp4",
         formats: &["mxfp4"],
-        encoding: Some(nearest_float4(ScaleRule::CeilingOrOne)),
+        encoding: Some(nearest_float4(POWER)),
         ..MLX_FLOATS
     },
     Layout {
@@ -70,7 +74,7 @@ static LAYOUTS: &[Layout] = &[
         library: "MLX, mode mxfp8",
         formats: &["mxfp8"],
         codes: CodeStorage { values: CodeValues::Float(Float8E4M3FN), ..MLX_FLOATS.codes },
-        encoding: Some(encoding(ScaleRule::CeilingOrOne, ScaleShape::Matrix)),
+        encoding: Some(encoding(POWER, ScaleShape::Matrix)),
         ..MLX_FLOATS
     },
     Layout {
@@ -80,7 +84,12 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Uint8, Float8E4M3FN], // bytes of E4M3
         global: Combination::OverLargest,
-        encoding: Some(nearest_float4(ScaleRule::BlockOnly)),
+        encoding: Some(nearest_float4(ScaleRule {
+            divide: Divide::InType,
+            least: Least::Zero,
+            apply: Apply::DivideInType,
+            ..ScaleRule::PLAIN
+        })),
         ..MLX_FLOATS
     },
 ];

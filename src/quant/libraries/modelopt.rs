@@ -10,7 +10,7 @@ use crate::quant::config::{
 };
 use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Precision, Role};
 use crate::quant::parts::Parameters;
-use crate::quant::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
+use crate::quant::rules::{Encoding, GlobalScale, Least, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
@@ -40,6 +40,9 @@ const OF_MODELOPT: Layout = Layout { names: &[MODELOPT], ..BASE };
 /// The base of layouts whose scales are powers of two.
 const POWERS: Layout = Layout { groups: &[Group::Neighbours(32)], scale_dtypes: EXPONENTS, ..OF_MODELOPT };
 
+/// The smallest power of two that is not below amax / largest code.
+const POWER: ScaleRule = ScaleRule { searched_bits: 4, ..ScaleRule::POWER };
+
 static LAYOUTS: &[Layout] = &[
     // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
     Layout {
@@ -48,7 +51,7 @@ static LAYOUTS: &[Layout] = &[
         formats: &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
-        encoding: Some(encoding(ScaleRule::Bounded, ScaleShape::Squeezed)),
+        encoding: Some(encoding(ScaleRule { least: Least::Normal, ..ScaleRule::PLAIN }, ScaleShape::Squeezed)),
         ..OF_MODELOPT
     },
     // `nvfp4_tensor.py`
@@ -60,7 +63,7 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Multiplier,
-        encoding: Some(unsigned_zero(ScaleRule::GlobalMultiplier, ScaleShape::Squeezed)),
+        encoding: Some(unsigned_zero(ScaleRule::global(GlobalScale::Multiplier), ScaleShape::Squeezed)),
         ..OF_MODELOPT
     },
     // `mxfp4_tensor.py`, `mxfp8_tensor.py`
@@ -72,7 +75,7 @@ static LAYOUTS: &[Layout] = &[
         encoding: Some(Encoding {
             sign: SignRule::NotPositive,
             ties: Ties::TowardZero,
-            ..encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)
+            ..encoding(POWER, ScaleShape::Squeezed)
         }),
         ..POWERS
     },
@@ -80,7 +83,7 @@ static LAYOUTS: &[Layout] = &[
         name: "modelopt-mxfp8",
         library: "ModelOpt, quant_algo MXFP8",
         formats: &["MXFP8"],
-        encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
+        encoding: Some(encoding(POWER, ScaleShape::Squeezed)),
         ..POWERS
     },
 ];

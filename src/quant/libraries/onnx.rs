@@ -8,7 +8,18 @@ use crate::dtype::Dtype::{
 use crate::quant::layout::{
     CodeNodes, CodeStorage, CodeValues, Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros,
 };
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Apply, Away, Divide, Extreme, Integers, Least, ScaleRule, ScaleShape};
+
+/// The rule of ONNX Runtime's tools: `quantize_static` for 8 bits, `MatMulNBitsQuantizer` for 4 bits.
+const LINEAR: ScaleRule = ScaleRule {
+    extreme: Extreme::Signed,
+    integers: Integers::Highest,
+    divide: Divide::Once,
+    least: Least::OneIfSubnormal,
+    apply: Apply::Multiply,
+    away: Some(Away::Quotient),
+    ..ScaleRule::PLAIN
+};
 
 /// Layout of ONNX initializers that a `DequantizeLinear` node decodes. The graph identifies them; their names do not.
 pub static ONNX: Layout = Layout {
@@ -38,7 +49,7 @@ pub static ONNX: Layout = Layout {
     },
     zeros: Zeros::Stream,
     product_precision: Precision::Scale,
-    encoding: Some(encoding(ScaleRule::Linear, ScaleShape::Matrix)),
+    encoding: Some(encoding(LINEAR, ScaleShape::Matrix)),
     nodes: Some(CodeNodes::Decoding),
     ..BASE
 };
@@ -49,7 +60,10 @@ pub static GATHER: Layout = Layout {
     name: "onnx-gather",
     library: "ONNX Runtime: GatherBlockQuantized",
     codes: CodeStorage { values: CodeValues::Unsigned, dtypes: &[Uint4, Uint8], ..ONNX.codes },
-    encoding: Some(encoding(ScaleRule::Tables, ScaleShape::Matrix)),
+    encoding: Some(encoding(
+        ScaleRule { extreme: Extreme::Signed, apply: Apply::DivideInType, ..ScaleRule::PLAIN },
+        ScaleShape::Matrix,
+    )),
     nodes: Some(CodeNodes::Table),
     ..ONNX
 };
@@ -77,7 +91,7 @@ pub static MATMUL_NBITS: Layout = Layout {
     groups: &[Group::ANY_BLOCK, Group::ANY_NEIGHBOURS],
     scale_order: ScaleOrder::Transposed,
     zeros: Zeros::PackedBlocks,
-    encoding: Some(encoding(ScaleRule::Blocks, ScaleShape::Matrix)),
+    encoding: Some(encoding(ScaleRule { away: Some(Away::Sum), ..LINEAR }, ScaleShape::Matrix)),
     partial_groups: true,
     nodes: Some(CodeNodes::Product),
     untransposed: Some(&MATMUL_NBITS_ROWS),

@@ -10,7 +10,7 @@ use crate::quant::config::{
 };
 use crate::quant::layout::{Exponents, Group, Layout, Role};
 use crate::quant::parts::Parameters;
-use crate::quant::rules::{ScaleRule, ScaleShape};
+use crate::quant::rules::{Apply, Divide, Power, ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashSet};
@@ -45,7 +45,15 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Tensor, Group::ANY_BLOCK],
         scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],
         exponents: Exponents::ByDtype,
-        encoding: Some(encoding(ScaleRule::Reciprocal, ScaleShape::Matrix)),
+        encoding: Some(encoding(
+            ScaleRule {
+                divide: Divide::Reciprocal,
+                power: Some(Power::Ceiling),
+                apply: Apply::Multiply,
+                ..ScaleRule::PLAIN
+            },
+            ScaleShape::Matrix,
+        )),
         ..FINE_GRAINED
     },
     Layout {

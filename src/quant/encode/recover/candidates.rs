@@ -4,8 +4,8 @@
 //! largest code is known, so the scale is among the few numbers near that value divided by the largest code.
 
 use super::super::super::layout::Exponents;
+use super::super::super::rules::{Least, Power};
 use super::super::choose::Chooser;
-use super::super::formula::{BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::super::rounding::WeightType;
 use crate::dtype::Dtype;
 use crate::kernel::half::{FLOAT16, bfloat16, bfloat16_bits, float16};
@@ -46,18 +46,16 @@ impl CandidateKind {
 impl ScaleCandidates {
     /// Creates candidates for scales that a rule chose. `half` is half the number of codes if these are integers.
     pub(super) fn new(chooser: Chooser, exponents: Exponents, half: Option<f32>) -> Self {
-        let kind = match (chooser.formula, half) {
-            (Formula::Power(_), _) => CandidateKind::Exponents,
-            (formula, _) if formula.has_global() => CandidateKind::Blocks,
+        let kind = match (chooser.rule.least, half) {
+            _ if chooser.power().is_some() => CandidateKind::Exponents,
+            _ if chooser.rule.global.is_some() => CandidateKind::Blocks,
             // The distance between the lowest and the highest code, or the magnitude of one of them.
-            (Formula::Bounds(BoundsFormula::ZeroPoint(_)), Some(half)) => {
+            (Least::Epsilon, Some(half)) if chooser.has_zero_points => {
                 let all = 2.0 * half;
                 CandidateKind::of_quotients(&[all - 1.0, all - 2.0, all, all - 3.0])
             }
-            (Formula::Number(NumberFormula::Epsilon), Some(half)) => {
-                CandidateKind::of_quotients(&[half, half - 1.0, half - 2.0])
-            }
-            (Formula::Number(NumberFormula::Epsilon), None) => CandidateKind::of_quotients(&[chooser.largest]),
+            (Least::Epsilon, Some(half)) => CandidateKind::of_quotients(&[half, half - 1.0, half - 2.0]),
+            (Least::Epsilon, None) => CandidateKind::of_quotients(&[chooser.largest]),
             _ => CandidateKind::RuleAndQuotients,
         };
         Self { chooser, exponents, kind }
@@ -98,7 +96,7 @@ impl ScaleCandidates {
             }
             CandidateKind::Quotients(codes) => {
                 let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
-                let span = if self.chooser.formula.zero_bits().is_some() { high - low } else { top };
+                let span = if self.chooser.zero_bits().is_some() { high - low } else { top };
                 let scales = codes.iter().flat_map(|code| self.around(span / code));
                 let mut scales = scales.filter(|scale| *scale > 0.0 && scale.is_finite());
                 scales.find_map(|scale| first((scale.to_bits(), self.zero_point(low, scale))))
@@ -107,7 +105,7 @@ impl ScaleCandidates {
                 let (rule, _) = self.by_rule(top, global);
                 // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest code is 3, the rule
                 // finds half of the scale, and all codes are doubled, which hardly happens by chance.
-                let is_three = self.chooser.formula == Formula::Power(PowerFormula::Ceiling)
+                let is_three = self.chooser.rule.power == Some(Power::Ceiling)
                     && self.chooser.largest == 6.0
                     && top.to_bits() & 0x7f_ffff == 0x40_0000;
                 let moves = if is_three { [1, 0, -1] } else { [0, 1, -1] };
@@ -142,9 +140,9 @@ impl ScaleCandidates {
     /// Returns the library's zero point for a group with this scale and lowest value; 0 if there is none.
     #[inline(always)]
     fn zero_point(&self, low: f32, scale: f32) -> f32 {
-        let Some(bits) = self.chooser.formula.zero_bits() else { return 0.0 };
+        let Some(bits) = self.chooser.zero_bits() else { return 0.0 };
         let (round, half) = (|value: f32| self.chooser.weight.round(value), (1_u32 << (bits - 1)) as f32);
-        self.chooser.with_zero(scale, round(-half - round(low / scale)), [-half, half - 1.0], true).zero
+        Chooser::bounded_zero(round(-half - round(low / scale)), -half, half - 1.0)
     }
 
     /// Returns the scale that the library chooses.

@@ -58,7 +58,7 @@ impl Recoverer {
         let origin = WeightType::new(origin).expect("weights are float32, bfloat16 or float16");
         let half = if let CodeRounding::Int { low, .. } = rounding { Some(-low) } else { None };
         let chooser = Chooser { weight: origin, is_exact: false, ..*chooser };
-        let (stored, has_zeros) = (geometry.parts[1].dtype, chooser.formula.zero_bits().is_some());
+        let (stored, has_zeros) = (geometry.parts[1].dtype, chooser.zero_bits().is_some());
         Self {
             candidates: ScaleCandidates::new(chooser, layout.exponents, half),
             redecoding: Redecoding::new(layout, *rounding, has_zeros, stored, encoder.weight, arithmetic),
@@ -223,7 +223,7 @@ impl<'a> RecoverRows<'a, '_> {
         for row in group.rows.clone() {
             let bytes = self.source_bytes(group, row, group.columns.clone());
             top = top.max(largest(encoder.weight, bytes));
-            if candidates.chooser.formula.zero_bits().is_some() {
+            if candidates.chooser.zero_bits().is_some() {
                 for bytes in bytes.chunks(SEGMENT * encoder.width) {
                     let values = &mut self.segment.values[..bytes.len() / encoder.width];
                     lanes::widen(encoder.weight, bytes, values);
@@ -252,7 +252,7 @@ impl<'a> RecoverRows<'a, '_> {
     #[inline(never)]
     fn equivalent(&mut self, group: &RecoverGroup, top: f32) -> Option<StoredScale> {
         let Recoverer { encoder, candidates, redecoding } = self.recoverer;
-        let is_known = candidates.chooser.stored != Dtype::Float32 || candidates.chooser.formula.zero_bits().is_some();
+        let is_known = candidates.chooser.stored != Dtype::Float32 || candidates.chooser.zero_bits().is_some();
         if is_known || !redecoding.has_wide_scales() {
             return None;
         }
