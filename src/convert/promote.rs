@@ -5,7 +5,7 @@ use crate::container::checkpoint::{Checkpoint, no_tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::io::identity::Files;
-use crate::job::{self, Job, OpenOptions, Publish};
+use crate::job::{self, Job, Publish};
 use crate::operator::promote::{self, Decision, PromoteInput, PromoteRule};
 use crate::options::{PromoteOptions, Task};
 use crate::plan::{self, PlanFindings};
@@ -116,15 +116,8 @@ impl Settings<'_> {
     ) -> Result<PromoteReport> {
         let begin = Instant::now();
         promote::check_u64_target(options.attributes.u64_target)?;
-        let opening = OpenOptions {
-            tensors: &options.tensors(),
-            contents: None,
-            divides_stacks: false,
-            has_modules: false,
-            publish: Publish::Together,
-            threads: self.threads(),
-        };
-        let sources = job::open(inputs, &opening, observer, |error, _| error)?;
+        let opening = (Publish::Together, self.threads());
+        let sources = job::open(inputs, Task::Promote(options), opening, observer, |error, _| error)?;
         plan::check_from(sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), options.from)?;
         let folder = sources.iter().find(|source| source.folder.is_some());
         if let (Some(folder), 2.., Some(_)) = (folder, sources.len(), output) {
