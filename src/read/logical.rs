@@ -1,7 +1,7 @@
 //! Tensors as a model sees them: stored as elements, or as the parts of a quantized weight.
 
 use super::SourceTensor;
-use crate::container::{Elements, indices};
+use crate::container::{Checksum, Elements, indices};
 use crate::conversion::NamedElements;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -150,5 +150,15 @@ impl<'a> LogicalTensor<'a> {
 
     pub(super) fn weight(&self) -> Option<&'a WeightSource<'a>> {
         if let Self::Weight(weight) = self { Some(weight) } else { None }
+    }
+
+    /// True if any part of it can be read alone.
+    pub(super) fn is_divisible(&self) -> bool {
+        if let Self::Stored(stored) = self { stored.is_divisible() } else { true }
+    }
+
+    /// Returns the checksum of its stored bytes.
+    pub(super) fn checksum(&self) -> Option<&'a Checksum> {
+        if let Self::Stored(stored) = self { stored.mapped()?.checksum } else { None }
     }
 }
