@@ -213,6 +213,14 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// Returns the bytes of the parts that the values of a weight depend on, the codes first.
+    pub(crate) fn part_bytes<'m>(&'m self, weight: &'m FoundWeight) -> Result<Vec<&'m [u8]>> {
+        let held =
+            |role: Role| weight.parameters.held.iter().find(|(held, _)| *held == role).map(|(_, bytes)| &**bytes);
+        let parts = Self::value_parts(weight).into_iter();
+        parts.map(|(role, at)| held(role).map_or_else(|| self.part(role, at), Ok)).collect()
+    }
+
     pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {
         let (shard, number) = self.places[at];
         let shard = &self.source.shards[shard];

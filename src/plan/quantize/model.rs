@@ -112,7 +112,7 @@ impl<'a> Planned<'a> {
                     let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(model.stored(at));
                     let values = if encoder.axis().is_some() { WeightValues::Rows(0) } else { WeightValues::Columns };
-                    let rows = WeightRows { sources, values, encoder };
+                    let rows = WeightRows { sources, values, changes: None, encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight =

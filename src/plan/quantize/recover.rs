@@ -115,10 +115,9 @@ impl<'a> Planner<'_, 'a> {
         candidate: &WeightCandidate,
         recoverers: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
-        let (Ok(target), None) = (&candidate.decision, candidate.input_weight) else { return None };
-        if candidate.is_merged {
+        let (Ok(target), None, None) = (&candidate.decision, candidate.input_weight, &candidate.changes) else {
             return None;
-        }
+        };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
         let encoder = target.encoder.as_ref()?;
@@ -147,9 +146,8 @@ impl<'a> Planner<'_, 'a> {
         };
         let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
-            let narrow = SchemeTarget { grid, ..target.clone() };
-            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
-            Some(recoverer(Arc::new(narrow), origin))
+            let narrow = self.encoder(target.layout.row, &grid, &candidate.shape, candidate.dtype, options);
+            Some(recoverer(Arc::new(narrow.ok()?), origin))
         };
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()
     }

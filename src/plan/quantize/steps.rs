@@ -108,6 +108,7 @@ impl<'a> Planner<'_, 'a> {
             Some(weight) => self.model.value_sources(&self.model.found.weights[weight]).collect(),
             None => Few::One(self.model.stored(self.model.places.binary_search(&candidate.place).ok()?)),
         };
-        Some(WeightRows { sources, values: candidate.values.clone(), encoder })
+        let (values, changes) = (candidate.values.clone(), candidate.changes.clone());
+        Some(WeightRows { sources, values, changes, encoder })
     }
 }

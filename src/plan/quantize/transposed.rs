@@ -9,8 +9,8 @@ use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::steps::Steps;
 use crate::plan::weight_rows::{WeightRows, WeightValues};
 use crate::quant::{
-    CodeNodes, Decoder, FoundWeight, Group, Role, RowMap, Scheme, SchemeLayout, TransposeObstacle, Transposer,
-    WeightEncoder, Zeros,
+    CodeNodes, FoundWeight, Group, Role, RowMap, Scheme, SchemeLayout, TransposeObstacle, Transposer, WeightEncoder,
+    Zeros,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
@@ -183,7 +183,7 @@ fn transposed<'a>(
         Ok(encoder) => Arc::new(encoder),
         Err(why) => return Ok(Err(TransposeObstacle::Unfit(why))),
     };
-    let parts = part_bytes(model, weight, &decoder)?;
+    let parts = model.part_bytes(weight)?;
     let transposer = match Transposer::new(&decoder, &encoder, &parts) {
         Ok(transposer) => Arc::new(transposer),
         Err(why) => return Ok(Err(why)),
@@ -191,14 +191,9 @@ fn transposed<'a>(
     let rows = WeightRows {
         sources: model.value_sources(weight).collect(),
         values: WeightValues::Coded(decoder, RowMap::ALL),
+        changes: None,
         encoder: WeightEncoder::Grid(encoder),
     };
     let codes = CodesSource::Transposed(transposer);
     Ok(Ok(Quantization { name: weight.name.clone(), rows, scheme: scheme.name, codes, dither: None }))
-}
-
-/// Returns the bytes of the parts of a weight, in the order of its decoder.
-fn part_bytes<'d>(model: &Model<'d>, weight: &FoundWeight, decoder: &'d Decoder) -> Result<Vec<&'d [u8]>> {
-    let parts = Model::value_parts(weight).into_iter().enumerate();
-    parts.map(|(part, (role, at))| decoder.held(part).map_or_else(|| model.part(role, at), Ok)).collect()
 }
