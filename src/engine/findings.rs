@@ -9,16 +9,6 @@ use crate::quant::EncodeTally;
 use crate::read::SourceTensor;
 use crc32fast::Hasher;
 
-/// Returns the count of values that codes turn into infinities, and the first of them.
-pub(super) fn infinite(tally: &EncodeTally) -> (Counts, Firsts) {
-    let (mut counts, mut firsts) = (Counts::default(), Firsts::default());
-    counts[Loss::Infinite] = tally.infinite.count;
-    if let Some(at) = tally.infinite.first {
-        firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
-    }
-    (counts, firsts)
-}
-
 /// Returns the comparer of a step's results with their sources, if this is possible and requested.
 pub(super) fn comparer(step: &Step, detail: Detail) -> Option<NumberPairs> {
     let conversion = step.conversion()?;
@@ -59,6 +49,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of values that became codes: codes can turn them into infinities.
+    pub(super) fn of_codes(tally: EncodeTally) -> Self {
+        let mut found = Self::default();
+        found.counts[Loss::Infinite] = tally.infinite.count;
+        if let Some(at) = tally.infinite.first {
+            found.firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
+        }
+        Self { encoded: Some(Box::new(tally)), ..found }
+    }
+
     /// Adds the outcome of the elements that follow.
     pub(super) fn append(&mut self, next: Self) {
         self.counts += next.counts;

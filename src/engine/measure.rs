@@ -5,7 +5,6 @@
 
 use super::Outcome;
 use super::extremes::{FirstPass, WorkItem};
-use super::findings::infinite;
 use super::pieces::PIECE;
 use super::worker::divided;
 use crate::container::Tensor;
@@ -116,9 +115,7 @@ impl<'p, 'a> Measurement<'p, 'a> {
             sums.iter_mut().zip(&tallies).for_each(|(sum, tally)| *sum += tally);
             if piece.is_last {
                 for (&(plan, at), sum) in self.weights[piece.weight].places.iter().zip(sums.drain(..)) {
-                    let outcome = &mut outcomes[plan][at];
-                    (outcome.counts, outcome.firsts) = infinite(&sum);
-                    outcome.encoded = Some(Box::new(sum));
+                    outcomes[plan][at] = Outcome::of_codes(sum);
                 }
             }
             ControlFlow::Continue(())

@@ -1,6 +1,6 @@
 //! Conversion of a piece by a thread.
 
-use super::findings::{Detail, Outcome, comparer, has_checksum, infinite};
+use super::findings::{Detail, Outcome, comparer, has_checksum};
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
 use crate::container::sum_of;
@@ -315,12 +315,11 @@ impl<'a> Worker<'a> {
         weight.encode(part.rows(), &mut self.values, &mut outputs, &mut tally)?;
         self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
-        let (counts, firsts) = infinite(&tally);
         let survival = match self.detail {
             Detail::Nothing => None,
             _ => weight.survival(&part.rows(), &self.values, &outputs, &mut self.few)?.map(Box::new),
         };
-        let found = Outcome { counts, firsts, encoded: Some(Box::new(tally)), survival, ..Outcome::default() };
+        let found = Outcome { survival, ..Outcome::of_codes(tally) };
         Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 
