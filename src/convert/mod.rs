@@ -270,20 +270,25 @@ impl<'a> Settings<'a> {
     }
 
     fn run(&self, job: &Job, model: &Model, begin: Instant) -> Result<Report> {
-        let mut files = Files::default();
-        let mut outputs = job::prepare(job, std::slice::from_ref(model), &mut files, self)?;
-        let findings = std::mem::take(&mut outputs[0].findings);
-        let mut report = None;
-        job::write(job, outputs, self, |source, output, written| {
-            let result = match written? {
-                Some(written) => reported(job, &findings, (source, output), written, begin),
-                None => unwritten(job, &findings, source, output),
-            };
-            report = Some(result.unless_refused(&job.fail_on)?);
-            Ok(())
-        })?;
-        Ok(report.expect("there is one input"))
+        let reports = run(job, std::slice::from_ref(model), self, begin)?;
+        Ok(reports.into_iter().next().expect("there is one input"))
     }
+}
+
+/// Plans all outputs, writes them, and returns a report on each. Promotions, which alone have several, have no findings.
+fn run(job: &Job, models: &[Model], observer: &dyn Observer, begin: Instant) -> Result<Vec<Report>> {
+    let (mut files, mut reports) = (Files::default(), Vec::new());
+    let mut outputs = job::prepare(job, models, &mut files, observer)?;
+    let findings = outputs.first_mut().map(|output| std::mem::take(&mut output.findings)).unwrap_or_default();
+    job::write(job, outputs, observer, |source, output, written| {
+        let report = match written? {
+            Some(written) => reported(job, &findings, (source, output), written, begin),
+            None => unwritten(job, &findings, source, output),
+        };
+        reports.push(report.unless_refused(&job.fail_on)?);
+        Ok(())
+    })?;
+    Ok(reports)
 }
 
 /// Refuses patterns that match none of some names, unless that is allowed.
