@@ -239,11 +239,10 @@ pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
 pub(crate) fn plan<'a>(job: &Job, model: &Model<'a>, observer: &dyn Observer) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
     let (source, path) = (model.source, &*model.source.path);
     let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
-    let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
-    let form = if is_folder {
-        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
-    } else {
+    let form = if place::is_file(job, source) {
         (place::container(job, source, path)?, Spread::One)
+    } else {
+        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
     };
     let (plans, planned) = check::plans(job, gguf.as_ref(), model, Some(path), form, None, observer)?;
     Ok((plans, planned.findings))
