@@ -1,7 +1,7 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
-use super::quantization::{CodesSource, Quantization};
+use super::quantization::CodesSource;
 use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
 use super::stored::Few;
@@ -154,10 +154,8 @@ impl<'r, 'a> Steps<'r, 'a> {
         let encoder = WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype())));
         let rows = WeightRows { sources, values, changes: Some(changes), encoder };
         let codes = CodesSource::Cast(Arc::new(self.planned.conversions.of_merged(to)?));
-        let weight = Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes, dither: None };
-        let mut step = Step::encode(place, weight);
-        step.kept = kept.filter(|reason| *reason != KeptReason::Already);
-        Ok(step)
+        let kept = kept.filter(|reason| *reason != KeptReason::Already);
+        Ok(Step::encode(place, (name.to_owned(), to.dtype().name()), rows, codes, kept))
     }
 
     /// Casts a tensor, or copies it without a type, with another name and shape. `kept` is the reason for not

@@ -8,10 +8,13 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::lora::{Merge, narrow, widen, widen_to};
+use crate::progress::Observer;
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
-use std::ops::Range;
+use crate::threads::in_order;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::FromBytes;
 
@@ -389,6 +392,45 @@ impl<'a> WeightRows<'a> {
         let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
         Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
     }
+}
+
+/// Passes the rows of weights to `check`, with a buffer for its use, and the results to `found`, in order. Each weight has the
+/// number of its set, and its own number there. After the first error, the rest of a set is skipped.
+pub(super) fn search<T: Send>(
+    threads: usize,
+    (what, observer): (&'static str, &dyn Observer),
+    weights: &[((usize, usize), &WeightRows)],
+    check: impl Fn((usize, usize), Range<u64>, &[u8], &mut Vec<u8>) -> Result<T, u64> + Sync,
+    mut found: impl FnMut((usize, usize), Result<T, u64>) + Send,
+) -> Result<()> {
+    /// Bytes of values that a thread takes at a time.
+    const PIECE: u64 = 1 << 20;
+    let sets = weights.iter().map(|((set, _), _)| set + 1).max().unwrap_or_default();
+    let failed: Vec<AtomicBool> = (0..sets).map(|_| AtomicBool::new(false)).collect();
+    let bytes = |rows: u64, weight: &WeightRows| rows * weight.encoder.row_bytes();
+    let progress = observer.progress(what, weights.iter().map(|(_, it)| bytes(it.encoder.rows(), it)).sum());
+    let pieces = weights.iter().flat_map(|(at, weight)| weight.row_pieces(PIECE).map(move |rows| (*at, *weight, rows)));
+    // Pieces are handed out in order, so all before the first that fails are checked.
+    let pieces = pieces.filter(|((set, _), weight, rows)| {
+        let is_over = failed[*set].load(Ordering::Relaxed);
+        if is_over {
+            progress.advance(bytes(rows.end - rows.start, weight));
+        }
+        !is_over
+    });
+    let work = |(values, buffer): &mut (Vec<u8>, Vec<u8>),
+                (at, weight, rows): ((usize, usize), &WeightRows, Range<u64>)| {
+        let source = weight.read(rows.clone(), values)?;
+        progress.advance(source.len() as u64);
+        let result = check(at, rows, source, buffer);
+        failed[at.0].fetch_or(result.is_err(), Ordering::Relaxed);
+        Ok::<_, Error>((at, result))
+    };
+    in_order(threads as u64, pieces, Default::default, work, |(at, result)| {
+        found(at, result);
+        ControlFlow::Continue(())
+    })?;
+    Ok(())
 }
 
 /// True if two weights take their values from the same places of their tensors.

@@ -15,7 +15,7 @@ mod model;
 mod recover;
 mod rope;
 
-use super::quantization::{CodesSource, Quantization};
+use super::quantization::CodesSource;
 use super::quantize::not_a_weight;
 use super::step::{Step, TensorIndex};
 use super::steps::Steps;
@@ -489,10 +489,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let format = encoder.format().name;
         let scheme = Scheme::find(format).map_or(format, |scheme| scheme.name);
         let rows = WeightRows { sources, values, changes, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
-        let mut step =
-            Step::encode(place, Quantization { name: tensor.name.clone(), rows, scheme, codes, dither: None });
-        step.kept = kept;
-        step
+        Step::encode(place, (tensor.name.clone(), scheme), rows, codes, kept)
     }
 }
 
