@@ -11,7 +11,7 @@ use crate::measure::accuracy;
 use crate::plan::{FewRows, Operation, Plan, Quantization, Step};
 use crate::progress::Progress;
 use crate::quant::{Decoder, EncodeTally};
-use crate::read::{MappedBytes, Share, decode_values};
+use crate::read::{MappedBytes, Share, read_values};
 use crc32fast::Hasher;
 use std::ops::Range;
 
@@ -232,7 +232,8 @@ impl<'a> Worker<'a> {
     fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(Outcome, u64)> {
         let place = self.reserve(&part.target(self.plan))?;
         let result = &mut self.results.bytes[place];
-        let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
+        let parts = read_values(decoder, &step.sources, part.rows());
+        let tally = parts.and_then(|parts| decoder.decode_values(part.rows(), &parts, result));
         let tally = tally.map_err(|error| step.error(error))?;
         let mut found = Outcome::default();
         found.counts[Loss::Flushed] = tally.flushed;

@@ -339,16 +339,13 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
                 // The experts of a stack share the place of the first.
                 let source = (input.places[sources[0]], sources.iter().map(|at| input.stored(*at)).collect(), values);
-                if merges.iter().any(Option::is_some) {
-                    if !rows.has_whole_rows() || *change != ValueChange::None {
-                        return Err(unmerged()); // another weight may be made of the same tensor, and get its changes
-                    }
-                    return self.add_merged(tensor, source, &merges, (format, chosen.kept));
+                let is_rearranged = !rows.has_whole_rows() || *change != ValueChange::None;
+                if is_rearranged && merges.iter().any(Option::is_some) {
+                    return Err(unmerged()); // another weight may be made of the same tensor, and get its changes
                 }
+                let kept = kept(chosen, format.dtype, Some(dtype));
                 let dtype = if *change == ValueChange::None { dtype } else { Dtype::Float32 };
-                let encoder = self.encoder(tensor, format, dtype)?;
-                let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
-                self.steps.weight(Self::encode(tensor, source, None, encoder, codes, kept))
+                self.add_values(tensor, source, &merges, (format, dtype), kept)
             }
         }
     }
@@ -362,11 +359,8 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).unconvertible())?;
                 let source = (place, Few::One(self.input.stored(at)), WeightValues::Rows(0));
-                if let Some(merge) = self.steps.merge_of(self.input.tensors[at].name) {
-                    return self.add_merged(tensor, source, &[Some(merge)], (format, chosen.kept));
-                }
-                let (encoder, codes) = (self.encoder(tensor, format, dtype)?, self.codes(format, dtype)?);
-                return self.steps.weight(Self::encode(tensor, source, None, encoder, codes, chosen.kept));
+                let merge = self.steps.merge_of(self.input.tensors[at].name);
+                return self.add_values(tensor, source, &[merge], (format, dtype), chosen.kept);
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
@@ -402,7 +396,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let place = self.input.places[Model::value_parts(weight)[0].1];
         let source = (place, self.input.value_sources(weight).collect(), values);
         if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !self.task.is_cast) {
-            return self.add_merged(tensor, source, &[Some(merge)], (format, None));
+            return self.add_values(tensor, source, &[Some(merge)], (format, Dtype::Float32), None);
         }
         if self.task.is_cast && !is_same {
             return no_values();
@@ -427,21 +421,27 @@ impl<'a> GgufPlanner<'_, 'a> {
         self.steps.weight(Self::encode(tensor, source, None, encoder, codes, kept))
     }
 
-    /// Adds a weight that adapters change: blocks are made from float32 values, and plain numbers from float64 values.
-    fn add_merged(
+    /// Adds a weight whose values, of this type, become blocks or plain numbers. If adapters change it, blocks are made from
+    /// float32 values, and plain numbers from float64 values.
+    fn add_values(
         &mut self,
         tensor: &NewWeight,
         source: (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
         merges: &[Option<&Arc<Merge>>],
-        (format, kept): (&'static BlockFormat, Option<KeptReason>),
+        (format, dtype): (&'static BlockFormat, Dtype),
+        kept: Option<KeptReason>,
     ) -> Result<()> {
-        let changes = changes(merges.iter().copied());
-        let step = if let Some(to) = format.dtype {
-            let to = self.steps.form(to);
-            self.steps.merged_cast(source, changes, (&tensor.name, &tensor.shape), to, kept)?
-        } else {
-            let encoder = self.encoder(tensor, format, Dtype::Float32)?;
-            Self::encode(tensor, source, Some(changes), encoder, CodesSource::COMPUTED, kept)
+        let changes = merges.iter().any(Option::is_some).then(|| changes(merges.iter().copied()));
+        let step = match (changes, format.dtype) {
+            (Some(changes), Some(to)) => {
+                let to = self.steps.form(to);
+                self.steps.merged_cast(source, changes, (&tensor.name, &tensor.shape), to, kept)?
+            }
+            (changes, _) => {
+                let dtype = if changes.is_some() { Dtype::Float32 } else { dtype };
+                let (encoder, codes) = (self.encoder(tensor, format, dtype)?, self.codes(format, dtype)?);
+                Self::encode(tensor, source, changes, encoder, codes, kept)
+            }
         };
         self.steps.weight(step)
     }
