@@ -3,8 +3,9 @@
 use super::loaded_sets::divided_sets;
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};
-use super::step::Step;
+use super::step::{NewStored, Operation, Step};
 use super::steps::Steps;
+use super::stored::Few;
 use super::weight_rows::{WeightValues, changes};
 use super::{Planned, Request};
 use crate::container::Form;
@@ -227,7 +228,8 @@ impl<'a> Model<'a> {
     /// Returns the step that decodes a weight. `kept` is the reason for not quantizing numbers that are not codes.
     pub(super) fn decoding(&self, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) -> Step<'a> {
         let place = self.places[Self::value_parts(weight)[0].1];
-        Step::decode(place, weight.name.clone(), self.value_sources(weight).collect(), decoder, kept)
+        let results = Few::One(NewStored::unplaced(weight.name.clone().into()));
+        Step::new(place, self.value_sources(weight).collect(), results, Operation::Decode(decoder), kept)
     }
 
     /// Returns the decoder and the changes by which mlx-lm merges adapters into a weight of MLX: both have the type of its

@@ -221,17 +221,6 @@ impl<'a> Step<'a> {
         Self::new(place, Few::One(source), results, Operation::Convert(conversion), kept)
     }
 
-    /// Creates the step that decodes a quantized weight from its parts, or numbers that are kept.
-    pub(super) fn decode(
-        place: TensorIndex,
-        name: String,
-        parts: Few<SourceTensor<'a>>,
-        decoder: Arc<Decoder>,
-        kept: Option<KeptReason>,
-    ) -> Self {
-        Self::new(place, parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
-    }
-
     /// Creates the step that makes codes and scales of a weight, or plain numbers for the given reason.
     pub(super) fn encode(
         place: TensorIndex,
@@ -245,7 +234,7 @@ impl<'a> Step<'a> {
         Self::new(place, weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), kept)
     }
 
-    fn new(
+    pub(super) fn new(
         place: TensorIndex,
         sources: Few<SourceTensor<'a>>,
         results: Few<NewStored<'a>>,

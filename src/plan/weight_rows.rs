@@ -75,7 +75,12 @@ impl<'a> WeightRows<'a> {
     }
 
     /// Reads values of the same tensors without the changes of adapters.
-    fn read_base<'r>(&self, values: &WeightValues, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    pub(super) fn read_base<'r>(
+        &self,
+        values: &WeightValues,
+        rows: Range<u64>,
+        buffer: &'r mut Vec<u8>,
+    ) -> Result<&'r [u8]>
     where
         'a: 'r,
     {
@@ -184,12 +189,6 @@ impl<'a> WeightRows<'a> {
     /// Returns the changes of adapters.
     pub(crate) fn merges(&self) -> impl Iterator<Item = &Merge> {
         self.changes.iter().flat_map(|changes| changes.iter().flatten()).map(|merge| &**merge)
-    }
-
-    /// Reads the values of some rows without the changes of adapters; `bytes` is a buffer.
-    pub(super) fn base_values(&self, rows: &Range<u64>, bytes: &mut Vec<u8>, values: &mut Vec<f64>) -> Result<()> {
-        widen(self.base_dtype(), self.read_base(&self.values, rows.clone(), bytes)?, values);
-        Ok(())
     }
 
     /// Returns the first element of some rows in their tensor; `None` if the rows do not follow each other there.

@@ -25,7 +25,12 @@ impl BlockSearch<'_> {
     /// Searches the blocks of plain weights. Fails if a weight must be recovered and is not.
     pub(super) fn run(&self, steps: &mut [Step], threads: usize) -> Result<()> {
         let encoded = steps.iter_mut().filter_map(|step| match &mut step.how {
-            Operation::Encode(weight) => Some((encoder_of(weight)?, &mut **weight)),
+            Operation::Encode(weight) => match &weight.rows.encoder {
+                WeightEncoder::Blocks(encoder) if encoder.can_recover() && weight.rows.decoder().is_none() => {
+                    Some((Arc::clone(encoder), &mut **weight))
+                }
+                _ => None,
+            },
             _ => None,
         });
         let mut searched: Vec<(Arc<BlockWeightEncoder>, &mut Quantization)> = encoded.collect();
@@ -64,11 +69,4 @@ impl BlockSearch<'_> {
         })?;
         Ok(misfits)
     }
-}
-
-/// Returns the encoder of a weight, if blocks can be found in its values.
-fn encoder_of(weight: &Quantization) -> Option<Arc<BlockWeightEncoder>> {
-    let WeightEncoder::Blocks(encoder) = &weight.rows.encoder else { return None };
-    let is_plain = weight.rows.decoder().is_none();
-    (is_plain && encoder.can_recover()).then(|| Arc::clone(encoder))
 }

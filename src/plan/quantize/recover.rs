@@ -197,7 +197,9 @@ impl<'a> Planner<'_, 'a> {
             Ok(Extremes::of(sets[set].members[member].rows.dtype(), source, 0))
         };
         search(self.threads, ("first pass", observer), &weights, look, |(set, _), next| {
-            next.iter().for_each(|next| found[set].merge(next));
+            if let Ok(next) = next {
+                found[set].merge(&next);
+            }
         })?;
         for ((set, found), may_fit) in sets.iter_mut().zip(found).zip(needs_extremes) {
             if !set.needs_extremes() || may_fit && found.largest.is_finite() {
