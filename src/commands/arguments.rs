@@ -9,8 +9,8 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Opt};
 use crate::io::identity::Files;
 use crate::io::output::{is_standard_output, standard_output};
-use crate::job::{self, OpenOptions, Publish};
-use crate::options::{Task, TensorOptions};
+use crate::job::{self, Publish};
+use crate::options::Task;
 use crate::progress::{Never, Progress, Reading};
 use crate::select::Selection;
 use crate::threads::cores;
@@ -34,19 +34,11 @@ pub(super) fn check_printing<'a>(sources: impl IntoIterator<Item = &'a Checkpoin
 
 pub(super) fn open_model(
     model: &[PathBuf],
-    (tensors, task): (&TensorOptions, Task),
+    task: Task,
     threads: usize,
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
-    let options = OpenOptions {
-        tensors,
-        contents: task.contents(),
-        divides_stacks: true,
-        has_modules: false,
-        publish: Publish::Together,
-        threads,
-    };
-    let mut opened = job::open(model, &options, observer, |error, _| error)?;
+    let mut opened = job::open(model, task, (Publish::Together, threads), observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 

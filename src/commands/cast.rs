@@ -30,7 +30,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     options.attributes.check()?;
     check_effects(&options)?;
     let job = &job_of_shards(Task::Cast(&options), &args.file, &args.shards, &args.reports);
-    let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
+    let sources = open(&args.inputs, job, &args.file, &options.selection())?;
     check_choice(&options, job, &sources)?;
     check_change(&options, job, &sources)?;
     if !args.file.quiet {

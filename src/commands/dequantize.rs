@@ -22,12 +22,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     }
     check(args).map_err(|error| with_scheme(error, args))?;
     let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(
-        args.model.as_slice(),
-        (&args.options.tensors, Task::Dequantize(&args.options)),
-        threads(args.file.threads),
-        &console,
-    )?;
+    let task = Task::Dequantize(&args.options);
+    let source = &open_model(args.model.as_slice(), task, threads(args.file.threads), &console)?;
     let model = Model::open(source)?;
     check_model(args, &model)?;
     let (options, label) = in_effect(&args.options, &model);

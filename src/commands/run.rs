@@ -11,8 +11,8 @@ use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::convert::Settings;
 use crate::error::{Advice, Error, Opt, Result};
 use crate::io::identity::Files;
-use crate::job::{self, IfExists, Job, Measures, OpenOptions, PlannedOutput};
-use crate::options::{ModelOptions, Task, TensorOptions};
+use crate::job::{self, IfExists, Job, Measures, PlannedOutput};
+use crate::options::{ModelOptions, Task};
 use crate::progress::Observer;
 use crate::read::Model;
 use crate::select::Selection;
@@ -63,24 +63,16 @@ pub(super) fn open(
     job: &Job,
     file: &FileArgs,
     selection: &Selection,
-    tensors: &TensorOptions,
 ) -> Result<ManuallyDrop<Vec<Checkpoint>>> {
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let options = OpenOptions {
-        tensors,
-        contents: job.task.contents(),
-        divides_stacks: false,
-        has_modules: matches!(job.task, Task::Cast(_)),
-        publish: job.publish,
-        threads: job.threads,
-    };
-    let sources = ManuallyDrop::new(job::open(inputs, &options, &console, explain)?);
+    let sources = ManuallyDrop::new(job::open(inputs, job.task, (job.publish, job.threads), &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::all_names).collect();
-    check_matched(selection, &names, tensors.allow_unmatched, file.quiet).map_err(|error| match inputs {
+    let is_allowed = job.task.tensors().allow_unmatched;
+    check_matched(selection, &names, is_allowed, file.quiet).map_err(|error| match inputs {
         [input] => error.in_file(input),
         _ => error,
     })?;

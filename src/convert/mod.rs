@@ -15,9 +15,9 @@ pub use promote::{PromoteReport, PromotedTensor, common_type, promote};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Opt, Result};
 use crate::io::identity::Files;
-use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
+use crate::job::{self, IfExists, Job, Publish, Written};
 use crate::measure::compare::{self, DiffOptions, DiffReport};
-use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
+use crate::options::{BitcastOptions, CastOptions, DequantizeOptions, QuantizeOptions, Task};
 use crate::plan::{PlanFindings, matchable_names};
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Reading, Silent};
 use crate::quant::Arithmetic;
@@ -172,7 +172,7 @@ impl<'a> Settings<'a> {
     pub fn cast(&self, input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
         let begin = Instant::now();
         options.attributes.check()?;
-        let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
+        let source = &self.open(input.as_ref(), Task::Cast(options))?;
         self.run(&self.job(Task::Cast(options), Some(output.as_ref())), &Model::of_values(source), begin)
     }
 
@@ -187,7 +187,7 @@ impl<'a> Settings<'a> {
         options: &BitcastOptions,
     ) -> Result<Report> {
         let (begin, task) = (Instant::now(), Task::BitCast(options));
-        let source = &self.open(input.as_ref(), &options.tensors, task)?;
+        let source = &self.open(input.as_ref(), task)?;
         self.run(&self.job(task, Some(output.as_ref())), &Model::of_values(source), begin)
     }
 
@@ -203,7 +203,7 @@ impl<'a> Settings<'a> {
     ) -> Result<Report> {
         let begin = Instant::now();
         check_target(options)?;
-        let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
+        let source = &self.open(input.as_ref(), Task::Dequantize(options))?;
         let model = Model::open(source)?;
         check_matched(&options.tensors.selection(), options.tensors.allow_unmatched, || model.decodable_names())
             .map_err(|error| error.in_file(&source.path))?;
@@ -226,7 +226,7 @@ impl<'a> Settings<'a> {
         if options.layout_in_effect().is_none() && options.contents.lora.is_empty() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
+        let source = &self.open(input.as_ref(), Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
         let options = &in_own_layout(options, &model)?;
         check_rules(options, &model).map_err(|error| error.in_file(&source.path))?;
@@ -258,35 +258,37 @@ impl<'a> Settings<'a> {
         Job { output, existing, sync, cancel, ..Job::new(task, self.threads()) }
     }
 
-    fn open(&self, input: &Path, tensors: &TensorOptions, task: Task) -> Result<Checkpoint> {
-        let divides_stacks = matches!(task, Task::Dequantize(_) | Task::Quantize(_));
-        let (has_modules, publish, threads) = (matches!(task, Task::Cast(_)), Publish::Each, self.threads());
-        let options = OpenOptions { tensors, contents: task.contents(), divides_stacks, has_modules, publish, threads };
-        let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
+    fn open(&self, input: &Path, task: Task) -> Result<Checkpoint> {
+        let sources = job::open(&[input.to_owned()], task, (Publish::Each, self.threads()), self, |error, _| error)?;
         let source = sources.into_iter().next().expect("there is one input");
-        if !divides_stacks {
+        if matches!(task, Task::Cast(_) | Task::BitCast(_)) {
             let names = || source.all_names().collect::<Vec<_>>();
-            check_matched(&task.selection(&source), tensors.allow_unmatched, names)
+            check_matched(&task.selection(&source), task.tensors().allow_unmatched, names)
                 .map_err(|error| error.in_file(input))?;
         }
         Ok(source)
     }
 
     fn run(&self, job: &Job, model: &Model, begin: Instant) -> Result<Report> {
-        let mut files = Files::default();
-        let mut outputs = job::prepare(job, std::slice::from_ref(model), &mut files, self)?;
-        let findings = std::mem::take(&mut outputs[0].findings);
-        let mut report = None;
-        job::write(job, outputs, self, |source, output, written| {
-            let result = match written? {
-                Some(written) => reported(job, &findings, (source, output), written, begin),
-                None => unwritten(job, &findings, source, output),
-            };
-            report = Some(result.unless_refused(&job.fail_on)?);
-            Ok(())
-        })?;
-        Ok(report.expect("there is one input"))
+        let reports = run(job, std::slice::from_ref(model), self, begin)?;
+        Ok(reports.into_iter().next().expect("there is one input"))
     }
+}
+
+/// Plans all outputs, writes them, and returns a report on each. Promotions, which alone have several, have no findings.
+fn run(job: &Job, models: &[Model], observer: &dyn Observer, begin: Instant) -> Result<Vec<Report>> {
+    let (mut files, mut reports) = (Files::default(), Vec::new());
+    let mut outputs = job::prepare(job, models, &mut files, observer)?;
+    let findings = outputs.first_mut().map(|output| std::mem::take(&mut output.findings)).unwrap_or_default();
+    job::write(job, outputs, observer, |source, output, written| {
+        let report = match written? {
+            Some(written) => reported(job, &findings, (source, output), written, begin),
+            None => unwritten(job, &findings, source, output),
+        };
+        reports.push(report.unless_refused(&job.fail_on)?);
+        Ok(())
+    })?;
+    Ok(reports)
 }
 
 /// Refuses patterns that match none of some names, unless that is allowed.

@@ -1,14 +1,13 @@
 //! Promotion: decides on a common type for tensors of several files, or of one, and converts them to it.
 
-use super::{Settings, reported, unwritten};
+use super::Settings;
 use crate::container::checkpoint::{Checkpoint, no_tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
-use crate::io::identity::Files;
-use crate::job::{self, Job, OpenOptions, Publish};
+use crate::job::{self, Job, Publish};
 use crate::operator::promote::{self, Decision, PromoteInput, PromoteRule};
 use crate::options::{PromoteOptions, Task};
-use crate::plan::{self, PlanFindings};
+use crate::plan;
 use crate::progress::Observer;
 use crate::read::Model;
 use crate::report::Report;
@@ -116,15 +115,8 @@ impl Settings<'_> {
     ) -> Result<PromoteReport> {
         let begin = Instant::now();
         promote::check_u64_target(options.attributes.u64_target)?;
-        let opening = OpenOptions {
-            tensors: &options.tensors(),
-            contents: None,
-            divides_stacks: false,
-            has_modules: false,
-            publish: Publish::Together,
-            threads: self.threads(),
-        };
-        let sources = job::open(inputs, &opening, observer, |error, _| error)?;
+        let opening = (Publish::Together, self.threads());
+        let sources = job::open(inputs, Task::Promote(options), opening, observer, |error, _| error)?;
         plan::check_from(sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), options.from)?;
         let folder = sources.iter().find(|source| source.folder.is_some());
         if let (Some(folder), 2.., Some(_)) = (folder, sources.len(), output) {
@@ -139,7 +131,8 @@ impl Settings<'_> {
             Some(output) => {
                 let options = PromoteOptions { to: Some(dtype), ..options.clone() };
                 let job = Job { publish: Publish::Together, ..self.job(Task::Promote(&options), Some(output)) };
-                write(&job, &sources, observer, begin)?
+                let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
+                super::run(&job, &models, observer, begin)?
             }
             None => Vec::new(),
         };
@@ -205,19 +198,4 @@ fn decide(
         operand.can_lose = !decision.dtype.holds(operand.dtype);
     }
     Ok((operands, decision))
-}
-
-/// Plans all outputs, writes them, and then gives them their names.
-fn write(job: &Job, sources: &[Checkpoint], observer: &dyn Observer, begin: Instant) -> Result<Vec<Report>> {
-    let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
-    let (mut reports, mut files, findings) = (Vec::new(), Files::default(), PlanFindings::default());
-    let outputs = job::prepare(job, &models, &mut files, observer)?;
-    job::write(job, outputs, observer, |source, output, written| {
-        reports.push(match written? {
-            Some(written) => reported(job, &findings, (source, output), written, begin),
-            None => unwritten(job, &findings, source, output),
-        });
-        Ok(())
-    })?;
-    Ok(reports)
 }

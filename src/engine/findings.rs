@@ -2,22 +2,12 @@
 
 use crate::kernel::{Condition, Counts, First, Firsts, Loss};
 use crate::lora::SurvivalTally;
-use crate::measure::accuracy;
+use crate::measure::accuracy::AccuracyTally;
 use crate::measure::pairs::NumberPairs;
 use crate::plan::Step;
 use crate::quant::EncodeTally;
 use crate::read::SourceTensor;
 use crc32fast::Hasher;
-
-/// Returns the count of values that codes turn into infinities, and the first of them.
-pub(super) fn infinite(tally: &EncodeTally) -> (Counts, Firsts) {
-    let (mut counts, mut firsts) = (Counts::default(), Firsts::default());
-    counts[Loss::Infinite] = tally.infinite.count;
-    if let Some(at) = tally.infinite.first {
-        firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
-    }
-    (counts, firsts)
-}
 
 /// Returns the comparer of a step's results with their sources, if this is possible and requested.
 pub(super) fn comparer(step: &Step, detail: Detail) -> Option<NumberPairs> {
@@ -40,22 +30,36 @@ pub enum Detail {
     Accuracy,
 }
 
-/// Findings about the converted elements of a step. There may be a million steps, so rare findings are boxed and common
-/// ones are stored inline.
+/// Outcome of the conversion of a tensor, or of some of its elements. There may be a million, so rare findings are boxed
+/// and common ones are stored inline.
 #[derive(Default)]
-pub(super) struct StepFindings {
-    pub(super) counts: Counts,
-    pub(super) firsts: Firsts,
-    pub(super) tally: Option<Box<accuracy::AccuracyTally>>,
-    pub(super) encoded: Option<Box<EncodeTally>>,
+pub struct Outcome {
+    /// Counts of the losses of its values, and of source values that are not finite.
+    pub counts: Counts,
+    /// First elements that were NaN or infinite in the source, or met a condition that the plan watches.
+    pub firsts: Firsts,
+    /// Accuracy of the results, if requested, for conversions from numbers to numbers.
+    pub(crate) tally: Option<Box<AccuracyTally>>,
+    /// Accuracy of the weight, if it was quantized.
+    pub(crate) encoded: Option<Box<EncodeTally>>,
     /// Figures about the rest of the delta of adapters.
-    pub(super) survival: Option<Box<SurvivalTally>>,
+    pub(crate) survival: Option<Box<SurvivalTally>>,
     /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     pub(super) sums: Box<[Hasher]>,
 }
 
-impl StepFindings {
-    /// Adds the findings about the elements that follow.
+impl Outcome {
+    /// Returns the outcome of values that became codes: codes can turn them into infinities.
+    pub(super) fn of_codes(tally: EncodeTally) -> Self {
+        let mut found = Self::default();
+        found.counts[Loss::Infinite] = tally.infinite.count;
+        if let Some(at) = tally.infinite.first {
+            found.firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
+        }
+        Self { encoded: Some(Box::new(tally)), ..found }
+    }
+
+    /// Adds the outcome of the elements that follow.
     pub(super) fn append(&mut self, next: Self) {
         self.counts += next.counts;
         self.firsts.merge(next.firsts);

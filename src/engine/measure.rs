@@ -5,13 +5,10 @@
 
 use super::Outcome;
 use super::extremes::{FirstPass, WorkItem};
-use super::findings::infinite;
 use super::pieces::PIECE;
 use super::worker::divided;
 use crate::container::Tensor;
 use crate::error::Result;
-use crate::kernel::{Counts, Firsts};
-use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Plan, Quantization, Step};
 use crate::progress::{Cancel, Progress, cancelled};
 use crate::quant::EncodeTally;
@@ -108,14 +105,7 @@ impl<'p, 'a> Measurement<'p, 'a> {
                 }
             }
         };
-        let unmeasured = || Outcome {
-            counts: Counts::default(),
-            firsts: Firsts::default(),
-            accuracy: None,
-            quantized: None,
-            delta: None,
-        };
-        let outcomes = |plan: &&Plan| plan.steps.iter().map(|_| unmeasured()).collect();
+        let outcomes = |plan: &&Plan| plan.steps.iter().map(|_| Outcome::default()).collect();
         let mut outcomes: Vec<Vec<Outcome>> = self.plans.iter().map(outcomes).collect();
         // Pieces arrive in order, so one weight is counted at a time.
         let mut sums: Vec<EncodeTally> = Vec::new();
@@ -124,12 +114,8 @@ impl<'p, 'a> Measurement<'p, 'a> {
             sums.resize(tallies.len(), EncodeTally::default());
             sums.iter_mut().zip(&tallies).for_each(|(sum, tally)| *sum += tally);
             if piece.is_last {
-                let MeasuredWeight { places, steps } = &self.weights[piece.weight];
-                for ((&(plan, at), step), sum) in places.iter().zip(steps).zip(sums.drain(..)) {
-                    let outcome = &mut outcomes[plan][at];
-                    (outcome.counts, outcome.firsts) = infinite(&sum);
-                    let accuracy = step.quantization().map(|weight| QuantizedAccuracy::new(weight, &sum));
-                    outcome.quantized = accuracy.map(Box::new);
+                for (&(plan, at), sum) in self.weights[piece.weight].places.iter().zip(sums.drain(..)) {
+                    outcomes[plan][at] = Outcome::of_codes(sum);
                 }
             }
             ControlFlow::Continue(())

@@ -17,39 +17,21 @@ mod worker;
 
 use crate::error::{Error, Opt, Result};
 use crate::io::sink::Sink;
-use crate::kernel::{Counts, Firsts};
-use crate::lora::DeltaFigures;
-use crate::measure::quantized::QuantizedAccuracy;
-use crate::plan::{Operation, Plan, Step};
+use crate::plan::{Plan, Step};
 use crate::progress::{Cancel, Never, Progress, Silent, cancelled};
 use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
 use extremes::{FirstPass, WorkItem};
-use findings::{StepFindings, comparer, has_checksum};
+use findings::{comparer, has_checksum};
 use pieces::{Item, PIECE, PiecePart, Pieces};
 use queue::WriteQueue;
 use std::ops::ControlFlow;
 use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
-pub use findings::Detail;
+pub use findings::{Detail, Outcome};
 #[cfg(feature = "cli")]
 pub(crate) use measure::Measurement;
-
-/// Outcome of the conversion of a tensor.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Counts of the losses of its values, and of source values that are not finite.
-    pub counts: Counts,
-    /// First elements that were NaN or infinite in the source, or met a condition that the plan watches.
-    pub firsts: Firsts,
-    /// Accuracy of the results, if requested, for conversions from numbers to numbers.
-    pub accuracy: Option<Box<Accuracy>>,
-    /// Accuracy of the weight, if it was quantized.
-    pub quantized: Option<Box<QuantizedAccuracy>>,
-    /// Figures about the rest of the delta of adapters.
-    pub delta: Option<Box<DeltaFigures>>,
-}
 
 /// Options of [`run`].
 pub struct RunOptions<'a> {
@@ -115,37 +97,25 @@ pub fn run(
         }
     };
     let is_kept = detail != Detail::Nothing || plan.steps.iter().any(has_checksum);
-    let mut found: Vec<StepFindings> = Vec::new();
-    found.resize_with(if is_kept { plan.steps.len() } else { 0 }, StepFindings::default);
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    outcomes.resize_with(if is_kept { plan.steps.len() } else { 0 }, Outcome::default);
     let pieces = Pieces::new(plan, detail != Detail::Accuracy, !is_kept);
     let needed = |piece: &Vec<PiecePart>| steps_in(plan, piece).filter_map(|step| first_pass.needed(step)).max();
     in_order(threads, first_pass.work_items(pieces, needed, threads), worker, work, |piece| {
         for (at, next) in piece.into_iter().filter(|_| is_kept) {
-            found[at].append(next);
+            outcomes[at].append(next);
         }
         ControlFlow::Continue(())
     })?;
-    for (step, found) in plan.steps.iter().zip(&found) {
-        settle_checksums(step, &found.sums, output)?;
+    for (step, outcome) in plan.steps.iter().zip(&mut outcomes) {
+        settle_checksums(step, &outcome.sums, output)?;
+        if comparer(step, detail).is_some() {
+            outcome.tally.get_or_insert_default(); // a tensor without elements is in no piece
+        }
     }
     plan.check_unchanged()?;
     check()?;
-    if detail == Detail::Nothing {
-        return Ok(Vec::new());
-    }
-    // The findings come first, so that the outcomes take their place in memory.
-    let outcomes = found.into_iter().zip(&plan.steps).map(|(found, step)| {
-        let StepFindings { counts, firsts, tally, encoded, survival, .. } = found;
-        let accuracy = comparer(step, detail).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
-        let accuracy_of = |weight| Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()));
-        let quantized = step.quantization().map(accuracy_of);
-        let delta = match (&step.how, survival) {
-            (Operation::Encode(weight), Some(tally)) => tally.figures(weight.merge(), step.count()).map(Box::new),
-            _ => None,
-        };
-        Outcome { counts, firsts, accuracy, quantized, delta }
-    });
-    Ok(outcomes.collect())
+    Ok(if detail == Detail::Nothing { Vec::new() } else { outcomes })
 }
 
 /// Returns the steps of a piece; of joined steps, the first.

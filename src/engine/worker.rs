@@ -1,6 +1,6 @@
 //! Conversion of a piece by a thread.
 
-use super::findings::{Detail, StepFindings, comparer, has_checksum, infinite};
+use super::findings::{Detail, Outcome, comparer, has_checksum};
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
 use crate::container::sum_of;
@@ -11,7 +11,7 @@ use crate::measure::accuracy;
 use crate::plan::{FewRows, Operation, Plan, Quantization, Step};
 use crate::progress::Progress;
 use crate::quant::{Decoder, EncodeTally};
-use crate::read::{MappedBytes, Share, decode_values};
+use crate::read::{MappedBytes, Share, read_values};
 use crc32fast::Hasher;
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Converts the parts of a piece and writes adjacent bytes with one call.
-    pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, StepFindings)>> {
+    pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, Outcome)>> {
         let mut all = Vec::with_capacity(parts.len());
         let mut read = 0;
         self.results.clear();
@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         part: &PiecePart,
         conversion: &Conversion,
         is_alone: bool,
-    ) -> Result<(StepFindings, u64)> {
+    ) -> Result<(Outcome, u64)> {
         let (step, target) = (&self.plan.steps[at], part.target(self.plan));
         let (kernel, mapped) = (divisible(conversion), step.sources[0].mapped());
         let place = |element| bytes(conversion.from, element) as usize;
@@ -145,7 +145,7 @@ impl<'a> Worker<'a> {
         // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let place = if is_plain { 0..0 } else { self.reserve(&target)? };
-        let mut found = StepFindings::default();
+        let mut found = Outcome::default();
         if !is_plain {
             let (elements, count) = (step.sources[0].named(), part.count());
             let result = &mut self.results.bytes[place.clone()];
@@ -182,9 +182,9 @@ impl<'a> Worker<'a> {
         start: u64,
         source: &[u8],
         count: usize,
-    ) -> StepFindings {
+    ) -> Outcome {
         if self.detail == Detail::Nothing {
-            return StepFindings::default();
+            return Outcome::default();
         }
         if self.known.0 != at {
             self.known = (at, Firsts::default());
@@ -192,7 +192,7 @@ impl<'a> Worker<'a> {
         let kernel = conversion.kernel().expect("numbers to numbers");
         let firsts = conversion.firsts(kernel, &counts, &self.known.1, start, source, count);
         self.known.1.merge(firsts.clone());
-        StepFindings { counts, firsts, ..StepFindings::default() }
+        Outcome { counts, firsts, ..Outcome::default() }
     }
 
     /// Returns the error of the tensor that fails, among the tensors of a part.
@@ -229,12 +229,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Decodes some values of a quantized weight; returns the same as [`Self::convert`].
-    fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(StepFindings, u64)> {
+    fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(Outcome, u64)> {
         let place = self.reserve(&part.target(self.plan))?;
         let result = &mut self.results.bytes[place];
-        let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
+        let parts = read_values(decoder, &step.sources, part.rows());
+        let tally = parts.and_then(|parts| decoder.decode_values(part.rows(), &parts, result));
         let tally = tally.map_err(|error| step.error(error))?;
-        let mut found = StepFindings::default();
+        let mut found = Outcome::default();
         found.counts[Loss::Flushed] = tally.flushed;
         for (condition, seen) in [
             (Condition::InputNan, tally.input_nan),
@@ -266,7 +267,7 @@ impl<'a> Worker<'a> {
         part: &PiecePart,
         weight: &Quantization,
         conversion: &Conversion,
-    ) -> Result<(StepFindings, u64)> {
+    ) -> Result<(Outcome, u64)> {
         let (step, columns) = (&self.plan.steps[at], weight.rows.encoder.columns());
         let kernel = conversion.kernel().expect("numbers to numbers");
         let row = bytes(conversion.to, columns);
@@ -294,7 +295,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Quantizes some rows of a weight; returns the same as [`Self::convert`].
-    fn encode(&mut self, at: usize, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
+    fn encode(&mut self, at: usize, part: &PiecePart, weight: &Quantization) -> Result<(Outcome, u64)> {
         let step = &self.plan.steps[at];
         let encoder = &weight.rows.encoder;
         let ranges = encoder.part_ranges(part.rows());
@@ -315,13 +316,11 @@ impl<'a> Worker<'a> {
         weight.encode(part.rows(), &mut self.values, &mut outputs, &mut tally)?;
         self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
-        let (counts, firsts) = infinite(&tally);
         let survival = match self.detail {
             Detail::Nothing => None,
             _ => weight.survival(&part.rows(), &self.values, &outputs, &mut self.few)?.map(Box::new),
         };
-        let found =
-            StepFindings { counts, firsts, encoded: Some(Box::new(tally)), survival, ..StepFindings::default() };
+        let found = Outcome { survival, ..Outcome::of_codes(tally) };
         Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 
@@ -342,7 +341,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Converts a tensor that can only be read in sequence.
-    pub(super) fn stream(&mut self, at: usize, check: &dyn Fn() -> Result<()>) -> Result<(usize, StepFindings)> {
+    pub(super) fn stream(&mut self, at: usize, check: &dyn Fn() -> Result<()>) -> Result<(usize, Outcome)> {
         let step = &self.plan.steps[at];
         let (source, conversion) = (&step.sources[0], step.conversion().expect("rows can be decoded alone"));
         let mut offset = step.target().start;
@@ -369,10 +368,7 @@ impl<'a> Worker<'a> {
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
         let sums = [Hasher::new(), hasher].into();
-        Ok((
-            at,
-            StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, survival: None, sums },
-        ))
+        Ok((at, Outcome { counts: found.counts, firsts: found.firsts, tally, encoded: None, survival: None, sums }))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn plans<'a>(
         selection.renames.clear();
     }
     let may_hold_codes = LazyCell::new(|| Codes::may_be_in(source)); // it looks at all tensors
-    let (adapters, allows_unmatched) = job.task.adapters();
+    let adapters = job.task.adapters();
     let has_adapters = !adapters.is_empty() && output.is_some();
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
@@ -66,7 +66,7 @@ pub(super) fn plans<'a>(
     let mut merges = Merges::default();
     if has_adapters {
         check_adapters(source, container)?;
-        merges = Merges::open(adapters, allows_unmatched, weights)?;
+        merges = Merges::open(adapters, job.task.tensors().allow_unmatched, weights)?;
     }
     let (notes, summaries) = (std::mem::take(&mut merges.notes), std::mem::take(&mut merges.adapters));
     let request = Request {

@@ -33,7 +33,7 @@ use crate::error::{Error, ErrorKind, Kind, Opt, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
 use crate::lora;
-use crate::options::{ContentOptions, ExpertForm, TensorOptions};
+use crate::options::{ExpertForm, Task};
 use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
@@ -44,33 +44,22 @@ use complete::CompleteFile;
 use output::OutputPlace;
 use std::path::{Path, PathBuf};
 
-/// The way in which inputs are opened.
-pub(crate) struct OpenOptions<'a> {
-    pub(crate) tensors: &'a TensorOptions,
-    /// The choice of the tensors of outputs; `None` if these have all.
-    pub(crate) contents: Option<&'a ContentOptions>,
-    /// True if experts that MLX stacks are treated one by one.
-    pub(crate) divides_stacks: bool,
-    /// True if modules of sentence-transformers are converted like the model.
-    pub(crate) has_modules: bool,
-    /// Outputs that are published together stop at the first error; otherwise all errors are collected.
-    pub(crate) publish: Publish,
-    pub(crate) threads: usize,
-}
-
 /// Prefixes that torch.compile and the data parallelism of torch add to all names of a model.
 const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
 
-/// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
+/// Opens files and folders of shards for a task. `explain` adds the caller's information about an input to an error. Outputs
+/// that are published together stop at the first error; otherwise all errors are collected.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    &OpenOptions { tensors, contents, divides_stacks, has_modules, publish, threads }: &OpenOptions,
+    task: Task,
+    (publish, threads): (Publish, usize),
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
     if inputs.len() > 1 {
         raise_file_limit();
     }
+    let (tensors, contents) = (&*task.tensors(), task.contents());
     let mut choice = contents.map(|contents| ContentChoice::new(contents, tensors.allow_unmatched));
     let drops = |name: &str| contents.is_some_and(|contents| contents.drop.iter().any(|pattern| pattern.matches(name)));
     let sources = all_of(inputs, publish, observer, |input| {
@@ -81,10 +70,13 @@ pub(crate) fn open(
             let source = checkpoint::check(source)?;
             naming.check(&source)?;
             let mut source = naming.apply(source)?;
-            if has_modules {
-                source.open_modules(&ReadOptions::on(threads))?;
+            if matches!(task, Task::Cast(_)) {
+                source.open_modules(&ReadOptions::on(threads))?; // they are cast like the model
             }
-            let mut source = if divides_stacks { source.with_single_experts(naming.names)? } else { source };
+            let mut source = match task {
+                Task::Dequantize(_) | Task::Quantize(_) => source.with_single_experts(naming.names)?,
+                Task::Cast(_) | Task::BitCast(_) | Task::Promote(_) => source,
+            };
             if let Some(form) = contents.and_then(|contents| contents.experts)
                 && !source.set_experts(form).map_err(|error| error.in_file(input))?
             {
@@ -144,7 +136,7 @@ pub(crate) fn prepare<'a>(
         files.make_folder(folder)?;
     }
     sources.iter().try_for_each(|source| source.files().map(|paths| files.read(paths)))?;
-    files.read(job.task.adapters().0.iter().flat_map(|adapter| lora::files(&adapter.path)));
+    files.read(job.task.adapters().iter().flat_map(|adapter| lora::files(&adapter.path)));
     files.read(gguf.iter().flat_map(GgufTask::files));
     let is_only = models.len() == 1;
     let paths = all_of(sources, job.publish, observer, |source| place::output_path(job, source, folder, is_only))?;
@@ -247,11 +239,10 @@ pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
 pub(crate) fn plan<'a>(job: &Job, model: &Model<'a>, observer: &dyn Observer) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
     let (source, path) = (model.source, &*model.source.path);
     let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
-    let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
-    let form = if is_folder {
-        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
-    } else {
+    let form = if place::is_file(job, source) {
         (place::container(job, source, path)?, Spread::One)
+    } else {
+        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
     };
     let (plans, planned) = check::plans(job, gguf.as_ref(), model, Some(path), form, None, observer)?;
     Ok((plans, planned.findings))

@@ -63,7 +63,7 @@ pub struct PartReport {
 }
 
 impl QuantizedReport {
-    fn new(step: &Step, weight: &Quantization, accuracy: Option<Box<QuantizedAccuracy>>) -> Self {
+    fn new(step: &Step, weight: &Quantization, accuracy: Option<QuantizedAccuracy>) -> Self {
         let part = |at: usize, (_, dtype, shape): (&str, Dtype, &[u64])| PartReport {
             name: step.results[at].stored_name().into(),
             dtype,
@@ -83,7 +83,7 @@ impl QuantizedReport {
                 _ => None,
             },
             parts: step.new_tensors().enumerate().map(|(at, tensor)| part(at, tensor)).collect(),
-            accuracy: accuracy.map(|accuracy| *accuracy),
+            accuracy,
         }
     }
 }
@@ -235,14 +235,12 @@ impl TensorReport {
     }
 
     fn new(step: &Step, outcome: Option<Outcome>) -> Self {
-        let (counts, mut firsts, accuracy, quantized, delta) = match outcome {
-            Some(Outcome { counts, firsts, accuracy, quantized, delta }) => {
-                (Some(Box::new(counts)), firsts, accuracy, quantized, delta)
-            }
-            None => (None, Firsts::default(), None, None, None),
-        };
+        let counts = outcome.as_ref().map(|outcome| Box::new(outcome.counts));
+        let Outcome { mut firsts, tally, encoded, survival, .. } = outcome.unwrap_or_default();
         let (source, result) = (step.source(), &step.results[0]);
         let (weight, is_element_wise) = (step.quantization(), step.conversion().is_some());
+        let accuracy_of = |weight| QuantizedAccuracy::new(weight, &encoded.unwrap_or_default());
+        let quantized = weight.filter(|_| counts.is_some()).map(accuracy_of);
         if step.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
@@ -271,21 +269,25 @@ impl TensorReport {
             bytes_out: step.bytes_out(),
             counts,
             firsts,
-            accuracy: accuracy.map(|mut accuracy| {
+            accuracy: tally.map(|tally| {
+                let mut accuracy = tally.accuracy();
                 if step.fortran_order {
                     for index in [&mut accuracy.max_abs_error_at, &mut accuracy.max_rel_error_at].into_iter().flatten()
                     {
                         *index = row_major(*index, &source.shape);
                     }
                 }
-                accuracy
+                Box::new(accuracy)
             }),
             quantized: weight.map(|weight| Box::new(QuantizedReport::new(step, weight, quantized))),
             stack: result.stack().filter(|_| weight.is_none()).map(|stack| {
                 let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).to_vec());
                 Box::new(PartReport { name: stack.name.clone(), dtype, shape, blocks: None, sha256: None })
             }),
-            delta,
+            delta: match (&step.how, survival) {
+                (Operation::Encode(weight), Some(tally)) => tally.figures(weight.merge(), step.count()).map(Box::new),
+                _ => None,
+            },
             sha256_in: None,
             sha256_out: None,
         }

@@ -24,9 +24,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[&Checkpoint]) -> Re
         return folder_of_all(output, inputs);
     }
     if let [source] = inputs {
-        let is_file = !source.is_folder() || job.format().is_some();
-        let is_folder = is_file && job.task.max_shard_size().is_none() && is_named_as_folder(output);
-        return Ok(is_folder.then_some(output));
+        return Ok((is_file(job, source) && is_named_as_folder(output)).then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
         let error = Error::new("is not a folder, and the outputs of several inputs go into one").in_file(output);
@@ -95,13 +93,8 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
         let error = Error::new("without a type the output has no name of its own");
         return Err(error.of(Kind::Usage).with(Opt::OUTPUT, "name the output with {}"));
     };
-    let is_file = job.task.max_shard_size().is_none() && (!source.is_folder() || job.format().is_some());
-    let output = match &source.folder {
-        Some(folder) if is_file => with_type(&file_of(job, &named(folder)?), label),
-        Some(folder) => folder_with_type(folder, label)?,
-        None if is_file => with_type(&source.own_name(job.format()), label),
-        None => folder_with_type(&source.own_name(job.format()).with_extension(""), label)?,
-    };
+    let (untyped, is_file) = (untyped(job, source)?, is_file(job, source));
+    let output = if is_file { with_type(&untyped, label) } else { folder_with_type(&untyped, label)? };
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
     let beside = if is_file { beside_input(&source.path, output) } else { return Ok(output) };
     // Several shards are converted together, in their folder.
@@ -110,6 +103,22 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
             error.advised([]).of(Kind::System).remedy(give_whole(directory_of(&source.path)))
         }
         _ => error,
+    })
+}
+
+/// True if an output is a file, unless its name says otherwise.
+pub(super) fn is_file(job: &Job, source: &Checkpoint) -> bool {
+    job.task.max_shard_size().is_none() && (!source.is_folder() || job.format().is_some())
+}
+
+/// Returns the path of an output next to its input, without the type in its name.
+fn untyped(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+    let is_file = is_file(job, source);
+    Ok(match &source.folder {
+        Some(folder) if is_file => file_of(job, &named(folder)?),
+        Some(folder) => named(folder)?,
+        None if is_file => source.own_name(job.format()),
+        None => source.own_name(job.format()).with_extension(""),
     })
 }
 
@@ -292,17 +301,7 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
 /// Returns the path with the input's own name in the folder of outputs.
 fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
-    let name = match &source.folder {
-        Some(input) if job.format().is_some() && job.task.max_shard_size().is_none() => {
-            file_of(job, &named(input)?).file_name().map(OsString::from)
-        }
-        Some(input) => named(input)?.file_name().map(OsString::from),
-        None if job.task.max_shard_size().is_some() || source.is_folder() => {
-            source.own_name(job.format()).file_stem().map(OsString::from)
-        }
-        None => source.own_name(job.format()).file_name().map(OsString::from),
-    };
-    let output = folder.join(name.ok_or_else(nameless)?);
+    let output = folder.join(untyped(job, source)?.file_name().ok_or_else(nameless)?);
     check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;
     Ok(output)
 }
@@ -335,15 +334,14 @@ fn file_of(job: &Job, folder: &Path) -> PathBuf {
     folder.with_file_name(name)
 }
 
-/// `llama` -> `llama-TYPE`, next to it; uses the folder's own name if it is given as `.` or the like.
+/// `llama` -> `llama-TYPE`, next to it.
 fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
-    let named = named(folder)?;
-    let Some(name) = named.file_name() else {
+    let Some(name) = folder.file_name() else {
         let error = Error::new("the folder has no name for the output").in_file(folder);
         return Err(error.of(Kind::Usage).with(Opt::OUTPUT, "name the output with {}"));
     };
     let mut name = name.to_owned();
     name.push("-");
     name.push(dtype);
-    Ok(named.with_file_name(name))
+    Ok(folder.with_file_name(name))
 }

@@ -337,7 +337,7 @@ fn inverse_roots(matrix: &[f64], size: usize) -> Matrix {
 
 /// Figures about the rest of the delta of a weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeltaFigures {
+pub(crate) struct DeltaFigures {
     /// The length of the delta, as a share of the length of the weight.
     pub delta_norm: f64,
     /// The share of the delta that arrives: 1 is all of it.

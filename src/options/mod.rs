@@ -303,10 +303,4 @@ impl PromoteOptions {
     pub(crate) fn only(&self, input: &Checkpoint) -> Vec<String> {
         if input.tensors().count() == 1 { Vec::new() } else { self.tensor.clone() }
     }
-
-    /// Returns how inputs are opened.
-    pub(crate) fn tensors(&self) -> TensorOptions {
-        let naming = NamingOptions { root: self.root.clone(), ..NamingOptions::default() };
-        TensorOptions { naming, ..TensorOptions::default() }
-    }
 }

@@ -1,16 +1,16 @@
 //! The task of a job: an operator with its options.
 
 use super::{
-    AdapterOption, BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions,
-    QuantizeOptions,
+    AdapterOption, BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, NamingOptions,
+    PromoteOptions, QuantizeOptions, RecordedOptions, ShardOptions, TensorOptions,
 };
-use super::{RecordedOptions, ShardOptions};
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::operator::Operator;
 use crate::operator::cast::CastAttributes;
 use crate::quant::ONNX;
 use crate::select::Selection;
+use std::borrow::Cow;
 
 /// An operation on the tensors of a job's inputs, with its options.
 #[derive(Clone, Copy)]
@@ -101,13 +101,22 @@ impl<'o> Task<'o> {
         }
     }
 
-    /// Returns the adapters to merge, and whether tensors of them may match nothing.
-    pub(crate) fn adapters(self) -> (&'o [AdapterOption], bool) {
+    /// Returns the adapters to merge.
+    pub(crate) fn adapters(self) -> &'o [AdapterOption] {
+        self.contents().map_or(&[], |contents| &contents.lora)
+    }
+
+    /// Returns the choice of tensors, and the names of a model's tensors.
+    pub(crate) fn tensors(self) -> Cow<'o, TensorOptions> {
         match self {
-            Self::Cast(CastOptions { contents, tensors, .. })
-            | Self::Dequantize(DequantizeOptions { contents, tensors, .. })
-            | Self::Quantize(QuantizeOptions { contents, tensors, .. }) => (&contents.lora, tensors.allow_unmatched),
-            Self::BitCast(_) | Self::Promote(_) => (&[], false),
+            Self::Cast(CastOptions { tensors, .. })
+            | Self::BitCast(BitcastOptions { tensors, .. })
+            | Self::Dequantize(DequantizeOptions { tensors, .. })
+            | Self::Quantize(QuantizeOptions { tensors, .. }) => Cow::Borrowed(tensors),
+            Self::Promote(options) => {
+                let naming = NamingOptions { root: options.root.clone(), ..NamingOptions::default() };
+                Cow::Owned(TensorOptions { naming, ..TensorOptions::default() })
+            }
         }
     }
 

@@ -3,9 +3,10 @@
 use super::loaded_sets::divided_sets;
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};
-use super::step::Step;
+use super::step::{NewStored, Operation, Step};
 use super::steps::Steps;
-use super::weight_rows::WeightValues;
+use super::stored::Few;
+use super::weight_rows::{WeightValues, changes};
 use super::{Planned, Request};
 use crate::container::Form;
 use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, stack_of};
@@ -57,21 +58,21 @@ impl<'a> Planned<'a> {
             if let Some(merge) = steps.merge_of(&weight.name) {
                 let to = request.container.form(decoder.target());
                 let is_fused = arithmetic == Arithmetic::Library && request.rounding.is_none();
-                weights.merge(model, weight, &steps, (merge, to), is_fused)?;
+                weights.add(weight, model.merging(weight, &steps, (merge, to), None, is_fused)?);
                 continue;
             }
-            weights.add(model, weight, decoder, None);
+            weights.add(weight, model.decoding(weight, decoder, None));
         }
         // The plain tensors of a GGUF model get the type of the others.
         for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
             let decoder = shared.get(weight)?;
             if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
-                weights.add(model, weight, decoder, None);
+                weights.add(weight, model.decoding(weight, decoder, None));
             }
         }
         for weight in reordered {
             let decoder = model.decoder(weight, model.own_type(weight), Arithmetic::Library)?;
-            weights.add(model, weight, Arc::new(decoder), Some(KeptReason::LeftOut));
+            weights.add(weight, model.decoding(weight, Arc::new(decoder), Some(KeptReason::LeftOut)));
         }
         let described = model.descriptions(&selected, left.is_empty());
         weights.left_out.extend(described);
@@ -122,7 +123,7 @@ impl<'a> Planned<'a> {
                 ));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            weights.add(model, weight, Arc::new(decoder), chosen.err());
+            weights.add(weight, model.decoding(weight, Arc::new(decoder), chosen.err()));
         }
         let mut steps = Steps::new(request, &source.shards, None)?;
         weights.emit(model, &mut steps, |_, _| None)?;
@@ -190,28 +191,11 @@ struct DecodedWeights<'a> {
 }
 
 impl<'a> DecodedWeights<'a> {
-    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out. `kept` is the
-    /// reason for not quantizing numbers that are not codes.
-    fn add(&mut self, model: &Model<'a>, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) {
+    /// Adds the step for a weight. The decoded tensor takes the place of the codes, and the other parts are left out.
+    fn add(&mut self, weight: &FoundWeight, step: Step<'a>) {
         let parts = Model::value_parts(weight);
         self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
-        self.steps.entry(parts[0].1).or_default().push(model.decoding(weight, decoder, kept));
-    }
-
-    /// Decodes a weight that adapters change, and casts the result.
-    fn merge(
-        &mut self,
-        model: &Model<'a>,
-        weight: &FoundWeight,
-        steps: &Steps<'_, 'a>,
-        (merge, to): (&Arc<Merge>, Form),
-        is_fused: bool,
-    ) -> Result<()> {
-        let parts = Model::value_parts(weight);
-        self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
-        let step = model.merging(weight, steps, (merge, to), None, is_fused)?;
         self.steps.entry(parts[0].1).or_default().push(step);
-        Ok(())
     }
 
     /// Adds all steps in the order of the stored tensors. `reason` says why a tensor that is not decoded is copied.
@@ -221,7 +205,7 @@ impl<'a> DecodedWeights<'a> {
         steps: &mut Steps<'_, 'a>,
         reason: impl Fn(&Steps, usize) -> Option<KeptReason>,
     ) -> Result<()> {
-        let folded = steps.graph.as_ref().map(|graph| {
+        let folded = steps.planned.graph.as_ref().map(|graph| {
             let is_folded = |folded: &&Dequantization| self.steps.contains_key(&folded.codes);
             graph.parts_of_others(&graph.dequantizations.iter().filter(is_folded).collect::<Vec<_>>())
         });
@@ -241,10 +225,11 @@ impl<'a> DecodedWeights<'a> {
 }
 
 impl<'a> Model<'a> {
-    /// Returns the step that decodes a weight.
+    /// Returns the step that decodes a weight. `kept` is the reason for not quantizing numbers that are not codes.
     pub(super) fn decoding(&self, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) -> Step<'a> {
         let place = self.places[Self::value_parts(weight)[0].1];
-        Step::decode(place, weight.name.clone(), self.value_sources(weight).collect(), decoder, kept)
+        let results = Few::One(NewStored::unplaced(weight.name.clone().into()));
+        Step::new(place, self.value_sources(weight).collect(), results, Operation::Decode(decoder), kept)
     }
 
     /// Returns the decoder and the changes by which mlx-lm merges adapters into a weight of MLX: both have the type of its
@@ -275,9 +260,10 @@ impl<'a> Model<'a> {
             None => (self.decoder_of_rows(weight)?, Arc::clone(merge)),
         };
         let shape = decoder.shape().to_vec();
-        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL).merged([Some(&merge)], Dtype::Float64);
+        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.places[Self::value_parts(weight)[0].1];
-        steps.merged_cast((place, self.value_sources(weight).collect()), values, (&weight.name, &shape), to, kept)
+        let source = (place, self.value_sources(weight).collect(), values);
+        steps.merged_cast(source, changes([Some(&merge)]), (&weight.name, &shape), to, kept)
     }
 
     /// Returns the stored tensors that only describe how these weights are quantized and, if they are all of the model, the

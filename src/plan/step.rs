@@ -1,8 +1,9 @@
 //! Plans and their steps.
 
-use super::quantization::Quantization;
+use super::quantization::{CodesSource, Quantization};
 use super::stored::Few;
 pub(crate) use super::stored::NewStored;
+use super::weight_rows::WeightRows;
 use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, NewTensors, Tensor, WrittenTensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -106,17 +107,13 @@ impl<'a> Plan<'a> {
             is_deflated: false,
         }
     }
-}
 
-impl<'a> Plan<'a> {
     /// Returns the step that makes a tensor of the file, and the number of the result.
     fn tensor(&self, at: usize) -> (&Step<'a>, usize) {
         let (step, result) = if self.tensors.is_empty() { (at, 0) } else { self.tensors[at] };
         (&self.steps[step], result)
     }
-}
 
-impl Plan<'_> {
     /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
     /// copies.
     pub(crate) fn space(&self) -> u64 {
@@ -224,24 +221,20 @@ impl<'a> Step<'a> {
         Self::new(place, Few::One(source), results, Operation::Convert(conversion), kept)
     }
 
-    /// Creates the step that decodes a quantized weight from its parts, or numbers that are kept.
-    pub(super) fn decode(
+    /// Creates the step that makes codes and scales of a weight, or plain numbers for the given reason.
+    pub(super) fn encode(
         place: TensorIndex,
-        name: String,
-        parts: Few<SourceTensor<'a>>,
-        decoder: Arc<Decoder>,
+        (name, scheme): (String, &'static str),
+        rows: WeightRows<'a>,
+        codes: CodesSource<'a>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self::new(place, parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
-    }
-
-    /// Creates the step that quantizes a weight.
-    pub(super) fn encode(place: TensorIndex, weight: Quantization<'a>) -> Self {
+        let weight = Quantization { name, rows, scheme, codes, dither: None };
         let results = weight.part_names().map(|name| NewStored::unplaced(name.into())).collect();
-        Self::new(place, weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), None)
+        Self::new(place, weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), kept)
     }
 
-    fn new(
+    pub(super) fn new(
         place: TensorIndex,
         sources: Few<SourceTensor<'a>>,
         results: Few<NewStored<'a>>,
@@ -274,13 +267,14 @@ impl<'a> Step<'a> {
         if let Operation::Encode(weight) = &self.how { &weight.name } else { &self.results[0].name }
     }
 
+    /// Returns the parts of the weight that it quantizes; none if it does not.
+    fn parts(&self) -> &[EncodedPart] {
+        if let Operation::Encode(weight) = &self.how { weight.rows.encoder.parts() } else { &[] }
+    }
+
     /// Returns the tensors of the output: name, dtype and shape.
     pub(crate) fn new_tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[u64])> {
-        let parts = match &self.how {
-            Operation::Encode(weight) => weight.rows.encoder.parts(),
-            Operation::Convert(_) | Operation::Decode(_) => &[],
-        };
-        self.results.iter().enumerate().map(|(at, result)| match parts.get(at) {
+        self.results.iter().enumerate().map(|(at, result)| match self.parts().get(at) {
             Some(part) => (&*result.name, part.dtype, &part.shape[..]),
             None => (&*result.name, self.dtypes().1, self.shape()),
         })
@@ -288,12 +282,9 @@ impl<'a> Step<'a> {
 
     /// Returns the stored tensor that one of its results is or belongs to, for the format of the output.
     pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
-        let (dtype, shape, count, blocks) = match &self.how {
-            Operation::Encode(weight) => {
-                let EncodedPart { dtype, shape, format, .. } = &weight.rows.encoder.parts()[result];
-                (*dtype, &shape[..], shape.iter().product(), *format)
-            }
-            Operation::Convert(_) | Operation::Decode(_) => (self.dtypes().1, self.shape(), self.source_count(), None),
+        let (dtype, shape, count, blocks) = match self.parts().get(result) {
+            Some(part) => (part.dtype, &part.shape[..], part.shape.iter().product(), part.format),
+            None => (self.dtypes().1, self.shape(), self.source_count(), None),
         };
         let (source, result) = (self.source(), &self.results[result]);
         let is_opaque = source.elements == Elements::Opaque && matches!(self.how, Operation::Convert(_));
@@ -325,11 +316,9 @@ impl<'a> Step<'a> {
         if self.continues_stack() {
             return 0;
         }
-        let own = match &self.how {
-            Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
-            Operation::Convert(_) | Operation::Decode(_) => {
-                self.dtypes().1.packed_bytes(self.source_count()).unwrap_or(u64::MAX)
-            }
+        let own = match self.parts() {
+            [] => self.dtypes().1.packed_bytes(self.source_count()).unwrap_or(u64::MAX),
+            parts => parts.iter().map(EncodedPart::byte_len).sum(),
         };
         own.saturating_mul(self.results[0].stack().map_or(1, |part| part.count))
     }

@@ -1,11 +1,11 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
-use super::quantization::{CodesSource, Quantization};
+use super::quantization::CodesSource;
 use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
 use super::stored::Few;
-use super::weight_rows::{WeightRows, WeightValues};
+use super::weight_rows::{Changes, WeightRows, WeightValues, changes};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
@@ -23,14 +23,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The steps that a planner has made so far. Refuses impossible conversions.
+/// A plan with the steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
     request: &'r Request<'r>,
-    pub inputs: &'a [Input],
-    /// The ONNX model that is changed, if the output is one.
-    pub graph: Option<Arc<ModelGraph<'a>>>,
-    pub made: Vec<Step<'a>>,
-    conversions: Conversions,
+    pub planned: Planned<'a>,
     /// Types that the output is known to store.
     storable: Vec<Dtype>,
 }
@@ -45,13 +41,25 @@ impl<'r, 'a> Steps<'r, 'a> {
         let is_model = request.container.format_info().is_changed_only();
         let graph = is_model.then(|| rewrite::graph(request, inputs, graph)).transpose()?;
         check_from(inputs.iter().flat_map(|input| &input.contents.tensors), request.from)?;
-        let made = large_buffer(inputs.iter().map(|input| input.contents.tensors.len()).sum());
-        Ok(Self { request, inputs, graph, made, conversions: Conversions::new(request), storable: Vec::new() })
+        let planned = Planned {
+            inputs,
+            graph,
+            steps: large_buffer(inputs.iter().map(|input| input.contents.tensors.len()).sum()),
+            conversions: Conversions::new(request),
+            metadata: HashMap::new(),
+            set: Vec::new(),
+            keys: Vec::new(),
+            computed: Vec::new(),
+            side_files: Vec::new(),
+            block: None,
+            findings: PlanFindings::default(),
+        };
+        Ok(Self { request, planned, storable: Vec::new() })
     }
 
     /// Returns all stored tensors, in order.
     pub(super) fn places(&self) -> impl Iterator<Item = TensorIndex> + use<'a> {
-        let inputs = self.inputs.iter().enumerate();
+        let inputs = self.planned.inputs.iter().enumerate();
         inputs.flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |tensor| (at, tensor)))
     }
 
@@ -59,13 +67,13 @@ impl<'r, 'a> Steps<'r, 'a> {
     pub(super) fn values(&mut self, renames: &[Rename], must_match: bool) -> Result<()> {
         let new_names = Renames::new(renames);
         let input_names =
-            self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
+            self.planned.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
         if !renames.is_empty() {
             check_new_names(&input_names, (&new_names, renames), must_match)?; // containers refuse duplicate names
         }
         for (place, name) in self.places().zip(input_names) {
             self.plain(place, None)?;
-            if let (Some(new), Some(step)) = (new_names.new_name(name), self.made.last_mut()) {
+            if let (Some(new), Some(step)) = (new_names.new_name(name), self.planned.steps.last_mut()) {
                 step.rename(new);
             }
         }
@@ -74,7 +82,7 @@ impl<'r, 'a> Steps<'r, 'a> {
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
     pub(super) fn plain(&mut self, place: TensorIndex, reason: Option<KeptReason>) -> Result<()> {
-        let input = &self.inputs[place.0];
+        let input = &self.planned.inputs[place.0];
         let tensor = &input.contents.tensors[place.1];
         let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(input.path());
         let (source, form, target) = self.target(place).map_err(in_place)?;
@@ -88,14 +96,15 @@ impl<'r, 'a> Steps<'r, 'a> {
         if let Some(merge) = self.merge_of(input.name_of(tensor)) {
             let kept = target.err().and(reason);
             let step = self.merged((place, source), (name, &tensor.shape), merge, to, kept);
-            self.made.push(step.map_err(in_place)?);
+            self.planned.steps.push(step.map_err(in_place)?);
             return Ok(());
         }
-        let conversion = self.conversions.get(form, to, target.is_ok()).map_err(|error| error.in_tensor(name))?;
+        let conversion =
+            self.planned.conversions.get(form, to, target.is_ok()).map_err(|error| error.in_tensor(name))?;
         let kept = target.err().map(|own| reason.unwrap_or(own));
         let mut step = Step::convert(place, source, Cow::Borrowed(name), conversion, kept);
         step.fortran_order = tensor.fortran_order && !source.is_transposed;
-        self.made.push(step);
+        self.planned.steps.push(step);
         Ok(())
     }
 
@@ -129,26 +138,24 @@ impl<'r, 'a> Steps<'r, 'a> {
             let error = Error::new(format!("holds {what}, and adapters are merged into floats of 16 bits and more"));
             return Err(error.of(Kind::UnusedAdapter).remedy("decode the weights that adapters change"));
         }
-        let values = WeightValues::Rows(0).merged([Some(merge)], Dtype::Float64);
-        self.merged_cast((place, Few::One(source)), values, (name, shape), to, kept)
+        let source = (place, Few::One(source), WeightValues::Rows(0));
+        self.merged_cast(source, changes([Some(merge)]), (name, shape), to, kept)
     }
 
     /// Makes the step for values that adapters change, and that become plain numbers.
     pub(super) fn merged_cast(
         &self,
-        (place, sources): (TensorIndex, Few<SourceTensor<'a>>),
-        values: WeightValues,
+        (place, sources, values): (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
+        changes: Changes,
         (name, shape): (&str, &[u64]),
         to: Form,
         kept: Option<KeptReason>,
     ) -> Result<Step<'a>> {
         let encoder = WeightEncoder::Plain(Arc::new(PlainWeight::new(shape, Dtype::Float64, to.dtype())));
-        let rows = WeightRows { sources, values, encoder };
-        let codes = CodesSource::Cast(Arc::new(self.conversions.of_merged(to)?));
-        let weight = Quantization { name: name.to_owned(), rows, scheme: to.dtype().name(), codes, dither: None };
-        let mut step = Step::encode(place, weight);
-        step.kept = kept.filter(|reason| *reason != KeptReason::Already);
-        Ok(step)
+        let rows = WeightRows { sources, values, changes: Some(changes), encoder };
+        let codes = CodesSource::Cast(Arc::new(self.planned.conversions.of_merged(to)?));
+        let kept = kept.filter(|reason| *reason != KeptReason::Already);
+        Ok(Step::encode(place, (name.to_owned(), to.dtype().name()), rows, codes, kept))
     }
 
     /// Casts a tensor, or copies it without a type, with another name and shape. `kept` is the reason for not
@@ -160,7 +167,7 @@ impl<'r, 'a> Steps<'r, 'a> {
         to: Option<Dtype>,
         kept: Option<KeptReason>,
     ) -> Result<()> {
-        let input = &self.inputs[place.0];
+        let input = &self.planned.inputs[place.0];
         let tensor = &input.contents.tensors[place.1];
         let in_place = |error: Error| error.in_tensor(input.name_of(tensor)).in_file(input.path());
         let form = source_form(tensor, None).map_err(in_place)?;
@@ -178,16 +185,16 @@ impl<'r, 'a> Steps<'r, 'a> {
         if let Some(merge) = merge.filter(|_| *shape == *tensor.shape) {
             let to = self.request.container.form(target);
             let step = self.merged((place, source), (name, shape), merge, to, kept).map_err(in_place)?;
-            self.made.push(step);
+            self.planned.steps.push(step);
             return Ok(());
         }
-        let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
+        let conversion = self.planned.conversions.get(form, self.request.container.form(target), to.is_some());
         let name = Cow::Owned(name.to_owned());
         let mut step = Step::convert(place, source, name, conversion.map_err(in_place)?, kept);
         if *shape != *tensor.shape {
             step.results[0].extra.get_or_insert_default().shape = Some(shape.into());
         }
-        self.made.push(step);
+        self.planned.steps.push(step);
         Ok(())
     }
 
@@ -224,13 +231,13 @@ impl<'r, 'a> Steps<'r, 'a> {
                 return refuse(container.refusal(dtype, true));
             }
         }
-        self.made.push(step);
+        self.planned.steps.push(step);
         Ok(())
     }
 
     /// Returns the role of a tensor of an ONNX model if it is a scale.
     pub(super) fn role_of_scale(&self, place: TensorIndex) -> Option<KeptReason> {
-        let role = self.graph.as_ref()?.role(place.1)?;
+        let role = self.planned.graph.as_ref()?.role(place.1)?;
         (role == TensorRole::Scale).then_some(KeptReason::Role(role))
     }
 
@@ -239,8 +246,8 @@ impl<'r, 'a> Steps<'r, 'a> {
     pub(super) fn finish(mut self, renames: &[Rename], must_match: bool) -> Result<Planned<'a>> {
         if !renames.is_empty() {
             let new_names = Renames::new(renames);
-            check_new_names(&self.made.iter().map(Step::name), (&new_names, renames), must_match)?;
-            for step in &mut self.made {
+            check_new_names(&self.planned.steps.iter().map(Step::name), (&new_names, renames), must_match)?;
+            for step in &mut self.planned.steps {
                 if let Some(new) = new_names.new_name(step.name()) {
                     step.rename(new);
                 }
@@ -249,32 +256,21 @@ impl<'r, 'a> Steps<'r, 'a> {
         self.drop_tensors_of_model()?;
         self.check_codes()?;
         if let Some(rounding) = self.request.rounding {
-            for step in &mut self.made {
+            for step in &mut self.planned.steps {
                 if let Operation::Encode(weight) = &mut step.how {
                     weight.round_at_random(rounding).map_err(|error| step.sources[0].error(error))?;
                 }
             }
         }
-        Ok(Planned {
-            inputs: self.inputs,
-            graph: self.graph,
-            steps: self.made,
-            conversions: self.conversions,
-            metadata: HashMap::new(),
-            set: Vec::new(),
-            keys: Vec::new(),
-            computed: Vec::new(),
-            side_files: Vec::new(),
-            block: None,
-            findings: PlanFindings::default(),
-        })
+        Ok(self.planned)
     }
 
     /// Leaves out the steps for tensors of ONNX models that the output does not have.
     fn drop_tensors_of_model(&mut self) -> Result<()> {
-        let dropped = |place: TensorIndex| self.inputs[place.0].contents.dropped.binary_search(&place.1).is_ok();
-        self.made.retain(|step| !dropped(step.place));
-        let (Some(graph), [input]) = (&self.graph, self.inputs) else { return Ok(()) };
+        let dropped =
+            |place: TensorIndex| self.planned.inputs[place.0].contents.dropped.binary_search(&place.1).is_ok();
+        self.planned.steps.retain(|step| !dropped(step.place));
+        let (Some(graph), [input]) = (&self.planned.graph, self.planned.inputs) else { return Ok(()) };
         match input.contents.dropped.iter().find(|at| !graph.is_unused(**at)) {
             Some(used) => {
                 let error = Error::new("cannot be left out of an ONNX model: its nodes or outputs use it");
@@ -286,12 +282,12 @@ impl<'r, 'a> Steps<'r, 'a> {
 
     fn check_codes(&self) -> Result<()> {
         let Some(codes) = self.request.codes else { return Ok(()) };
-        let has_cast = self.made.iter().any(Step::is_converted);
+        let has_cast = self.planned.steps.iter().any(Step::is_converted);
         if !has_cast && !matches!(self.request.operator, Operator::Cast(_)) {
             return Ok(());
         }
-        for step in &self.made {
-            let (input, Some(kept)) = (&self.inputs[step.place.0], step.kept) else { continue };
+        for step in &self.planned.steps {
+            let (input, Some(kept)) = (&self.planned.inputs[step.place.0], step.kept) else { continue };
             let name = input.name_of(step.source());
             if let Some(error) = codes.left_by_cast(name, kept, has_cast, self.request.selection) {
                 return Err(error.in_tensor(name).in_file(input.path()));
@@ -303,7 +299,7 @@ impl<'r, 'a> Steps<'r, 'a> {
     /// Decides about a tensor: how it is read, and its new type or the reason for copying it.
     fn target(&mut self, place: TensorIndex) -> Result<(SourceTensor<'a>, Form, Result<Dtype, KeptReason>)> {
         let Request { operator, selection, from, container, codes, .. } = *self.request;
-        let input = &self.inputs[place.0];
+        let input = &self.planned.inputs[place.0];
         let tensor = &input.contents.tensors[place.1];
         let (name, dtype) = (input.name_of(tensor), known_dtype(tensor, from));
         let is_alone = input.container.format_info().holds_one;
@@ -341,12 +337,13 @@ impl<'r, 'a> Steps<'r, 'a> {
         let dtype = target.unwrap_or(form.dtype());
         if !self.storable.contains(&dtype) {
             if container.stores(dtype).is_none() {
-                let are_several = self.inputs.iter().map(|input| input.contents.tensors.len()).sum::<usize>() > 1;
+                let are_several =
+                    self.planned.inputs.iter().map(|input| input.contents.tensors.len()).sum::<usize>() > 1;
                 return Err(container.refusal(dtype, are_several));
             }
             self.storable.push(dtype);
         }
-        if let (Some(graph), Ok(to)) = (&self.graph, target) {
+        if let (Some(graph), Ok(to)) = (&self.planned.graph, target) {
             let role = graph.role_for(place.1, to);
             if let Some(reason) = rewrite::kept(self.request, role, (tensor, name), form.dtype(), to)? {
                 target = Err(reason);

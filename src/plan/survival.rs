@@ -78,7 +78,7 @@ impl Quantization<'_> {
     /// they cannot be compared.
     fn compare(&self, rows: &Range<u64>, values: &[u8], outputs: &[&[u8]], few: &mut FewRows) -> Result<bool> {
         let FewRows { bytes, base, merged, stored_base, stored_merged, .. } = few;
-        self.rows.base_values(rows, bytes, base)?;
+        widen(self.rows.base_dtype(), self.rows.read_base(&self.rows.values, rows.clone(), bytes)?, base);
         widen(self.rows.dtype(), values, merged);
         if !self.stored_values(rows, outputs, bytes, stored_merged)? {
             return Ok(false);

@@ -8,10 +8,13 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::lora::{Merge, narrow, widen, widen_to};
+use crate::progress::Observer;
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
-use std::ops::Range;
+use crate::threads::in_order;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::FromBytes;
 
@@ -26,27 +29,14 @@ pub(crate) enum WeightValues {
     Coded(Arc<Decoder>, RowMap),
     /// Rows that come from several tensors, or in another order. If one is added to their values, they become float32.
     Gathered { rows: Arc<GatheredRows>, change: ValueChange },
-    /// Values that adapters change.
-    Merged(Arc<MergedRows>),
 }
 
-/// The values of a weight, and the changes that adapters make.
-pub(crate) struct MergedRows {
-    /// The values before.
-    pub base: WeightValues,
-    /// The changes of each tensor that holds values, or of the quantized weight.
-    pub merges: Box<[Option<Arc<Merge>>]>,
-    /// The type of the values: float64, or float32 for blocks.
-    pub target: Dtype,
-}
+/// The changes that adapters make to each tensor that holds values, or to the quantized weight.
+pub(crate) type Changes = Arc<[Option<Arc<Merge>>]>;
 
-impl WeightValues {
-    /// Returns the values with the changes of adapters, one for each tensor that holds values.
-    pub(super) fn merged<'m>(self, merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>, target: Dtype) -> Self {
-        let merges: Box<[Option<Arc<Merge>>]> = merges.into_iter().map(Option::<&Arc<Merge>>::cloned).collect();
-        merges.iter().flatten().for_each(|merge| merge.set_used());
-        Self::Merged(Arc::new(MergedRows { base: self, merges, target }))
-    }
+/// Records that a step makes these changes, and returns them.
+pub(super) fn changes<'m>(merges: impl IntoIterator<Item = Option<&'m Arc<Merge>>>) -> Changes {
+    merges.into_iter().map(|merge| merge.inspect(|merge| merge.set_used()).cloned()).collect()
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -54,7 +44,10 @@ impl WeightValues {
 pub(crate) struct WeightRows<'a> {
     /// The tensor with the values, or the parts of the quantized weight.
     pub sources: Few<SourceTensor<'a>>,
+    /// The values before adapters change them.
     pub values: WeightValues,
+    /// `None` if none changes them, nor a weight that shares their scale.
+    pub changes: Option<Changes>,
     pub encoder: WeightEncoder,
 }
 
@@ -76,20 +69,23 @@ impl<'a> WeightRows<'a> {
     where
         'a: 'r,
     {
-        self.read_as(&self.values, rows, buffer)
+        let Some(changes) = &self.changes else { return self.read_base(&self.values, rows, buffer) };
+        self.merge(changes, &rows, buffer)?;
+        Ok(buffer)
     }
 
-    /// Does the same for other values of the same tensors.
-    fn read_as<'r>(&self, values: &WeightValues, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    /// Reads values of the same tensors without the changes of adapters.
+    pub(super) fn read_base<'r>(
+        &self,
+        values: &WeightValues,
+        rows: Range<u64>,
+        buffer: &'r mut Vec<u8>,
+    ) -> Result<&'r [u8]>
     where
         'a: 'r,
     {
-        let row_bytes = self.encoder.columns() * u64::from(self.dtype_of(values).bits()) / 8;
+        let row_bytes = self.encoder.columns() * u64::from(self.base_dtype().bits()) / 8;
         match values {
-            WeightValues::Merged(merged) => {
-                self.merge(merged, &rows, buffer)?;
-                Ok(buffer)
-            }
             WeightValues::Rows(first) => {
                 let [start, end] = [rows.start, rows.end].map(|row| ((first + row) * row_bytes) as usize);
                 self.stored(start..end)
@@ -187,71 +183,54 @@ impl<'a> WeightRows<'a> {
 
     /// Returns the decoder of the quantized weight that it is made from.
     pub(crate) fn decoder(&self) -> Option<&Decoder> {
-        if let WeightValues::Coded(decoder, _) = self.base() { Some(decoder) } else { None }
-    }
-
-    /// Returns where its values come from, without the changes of adapters.
-    fn base(&self) -> &WeightValues {
-        if let WeightValues::Merged(merged) = &self.values { &merged.base } else { &self.values }
+        if let WeightValues::Coded(decoder, _) = &self.values { Some(decoder) } else { None }
     }
 
     /// Returns the changes of adapters.
     pub(crate) fn merges(&self) -> impl Iterator<Item = &Merge> {
-        let merged = if let WeightValues::Merged(merged) = &self.values { Some(merged) } else { None };
-        merged.into_iter().flat_map(|merged| merged.merges.iter().flatten()).map(|merge| &**merge)
-    }
-
-    /// Reads the values of some rows without the changes of adapters; `bytes` is a buffer.
-    pub(super) fn base_values(&self, rows: &Range<u64>, bytes: &mut Vec<u8>, values: &mut Vec<f64>) -> Result<()> {
-        widen(self.base_dtype(), self.read_as(self.base(), rows.clone(), bytes)?, values);
-        Ok(())
+        self.changes.iter().flat_map(|changes| changes.iter().flatten()).map(|merge| &**merge)
     }
 
     /// Returns the first element of some rows in their tensor; `None` if the rows do not follow each other there.
     pub(super) fn first_element(&self, rows: &Range<u64>) -> Option<u64> {
-        if matches!(self.base(), WeightValues::Gathered { .. }) {
+        if matches!(self.values, WeightValues::Gathered { .. }) {
             return None;
         }
-        let (_, first, count) = self.run_of_rows(self.base(), rows.start, rows.end);
+        let (_, first, count) = self.run_of_rows(rows.start, rows.end);
         (count == rows.end - rows.start).then_some(first)
     }
 
-    /// The type of the values without the changes of adapters.
-    pub(super) fn base_dtype(&self) -> Dtype {
-        self.dtype_of(self.base())
-    }
-
     /// Returns the tensor with a row, the first element of the row there, and the number of rows that follow it there.
-    fn run_of_rows(&self, values: &WeightValues, row: u64, end: u64) -> (usize, u64, u64) {
+    fn run_of_rows(&self, row: u64, end: u64) -> (usize, u64, u64) {
         let columns = self.encoder.columns();
-        match values {
+        match &self.values {
             WeightValues::Rows(first) => (0, (first + row) * columns, end - row),
             WeightValues::Coded(_, map) => (0, map.row(row) * columns, if map.step == 1 { end - row } else { 1 }),
             WeightValues::Gathered { rows, .. } => {
                 let (source, first) = rows.stored_row(row);
                 (source, first, 1)
             }
-            WeightValues::Columns | WeightValues::Merged(_) => unreachable!("such values are not merged"),
+            WeightValues::Columns => unreachable!("such values are not merged"),
         }
     }
 
     /// Computes some rows with the changes of adapters.
-    fn merge(&self, merged: &MergedRows, rows: &Range<u64>, out: &mut Vec<u8>) -> Result<()> {
-        let columns = self.encoder.columns();
+    fn merge(&self, changes: &Changes, rows: &Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let (columns, target) = (self.encoder.columns(), self.dtype());
         let count = ((rows.end - rows.start) * columns) as usize;
-        out.resize(count * merged.target.bits() as usize / 8, 0);
+        out.resize(count * target.bits() as usize / 8, 0);
         let (mut bytes, mut own) = (Vec::new(), Vec::new());
         // The memory of the results, if it can be read as float64, which saves a copy.
-        let is_float64 = merged.target == Dtype::Float64 && cfg!(target_endian = "little");
+        let is_float64 = target == Dtype::Float64 && cfg!(target_endian = "little");
         let shared = if is_float64 { <[f64]>::mut_from_bytes(out).ok() } else { None };
         let values = shared.unwrap_or_else(|| {
             own.resize(count, 0.0);
             &mut own
         });
-        widen_to(self.dtype_of(&merged.base), self.read_as(&merged.base, rows.clone(), &mut bytes)?, values);
+        widen_to(self.base_dtype(), self.read_base(&self.values, rows.clone(), &mut bytes)?, values);
         let read = |elements: Range<u64>, values: &mut Vec<f64>| {
             // Other rows of the same tensor may be needed too.
-            let whole = match &merged.base {
+            let whole = match &self.values {
                 WeightValues::Coded(decoder, _) => WeightValues::Coded(Arc::clone(decoder), RowMap::ALL),
                 WeightValues::Rows(_) => WeightValues::Rows(0),
                 _ => {
@@ -261,15 +240,16 @@ impl<'a> WeightRows<'a> {
                 }
             };
             let mut bytes = Vec::new();
-            let stored = self.read_as(&whole, elements.start / columns..elements.end.div_ceil(columns), &mut bytes)?;
-            widen(self.dtype_of(&whole), stored, values);
+            let stored =
+                self.read_base(&whole, elements.start / columns..elements.end.div_ceil(columns), &mut bytes)?;
+            widen(self.base_dtype(), stored, values);
             Ok(())
         };
         // Each run of rows that follow each other in a tensor is changed together.
         let mut start = rows.start;
         while start < rows.end {
-            let (source, first, count) = self.run_of_rows(&merged.base, start, rows.end);
-            if let Some(merge) = &merged.merges[source] {
+            let (source, first, count) = self.run_of_rows(start, rows.end);
+            if let Some(merge) = &changes[source] {
                 let range =
                     ((start - rows.start) * columns) as usize..((start - rows.start + count) * columns) as usize;
                 merge.apply(first, &mut values[range], &read)?;
@@ -277,7 +257,7 @@ impl<'a> WeightRows<'a> {
             start += count;
         }
         if !own.is_empty() {
-            narrow(&own, merged.target, out).expect("merged values are floats");
+            narrow(&own, target, out).expect("merged values are floats");
         }
         Ok(())
     }
@@ -298,17 +278,22 @@ impl<'a> WeightRows<'a> {
         let tensors = |rows: &Self| rows.sources.iter().map(|source| std::ptr::from_ref(source.tensor)).collect();
         let [own, others]: [Vec<*const Tensor>; 2] = [tensors(self), tensors(other)];
         let is_same_order = are_same(&self.values, &other.values);
-        own == others && is_same_order && self.dtype() == other.dtype() && self.encoder.shape() == other.encoder.shape()
+        let has_same_changes = self.merges().map(std::ptr::from_ref).eq(other.merges().map(std::ptr::from_ref));
+        own == others
+            && is_same_order
+            && has_same_changes
+            && self.dtype() == other.dtype()
+            && self.encoder.shape() == other.encoder.shape()
     }
 
     /// The type of the values.
     pub(crate) fn dtype(&self) -> Dtype {
-        self.dtype_of(&self.values)
+        if self.changes.is_some() { self.encoder.source() } else { self.base_dtype() }
     }
 
-    fn dtype_of(&self, values: &WeightValues) -> Dtype {
-        match values {
-            WeightValues::Merged(merged) => merged.target,
+    /// The type of the values without the changes of adapters.
+    pub(super) fn base_dtype(&self) -> Dtype {
+        match &self.values {
             WeightValues::Coded(decoder, _) => decoder.target(),
             WeightValues::Rows(_)
             | WeightValues::Columns
@@ -327,13 +312,11 @@ impl<'a> WeightRows<'a> {
         let columns = self.encoder.columns();
         let (row, column) = (element / columns, element % columns);
         let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
-        let indices = match self.base() {
+        let indices = match &self.values {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns if self.encoder.shape().len() == 2 => vec![column, row],
             WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Gathered { .. } | WeightValues::Merged(_) => {
-                crate::container::indices(element, self.encoder.shape(), false)
-            }
+            WeightValues::Gathered { .. } => crate::container::indices(element, self.encoder.shape(), false),
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
@@ -391,7 +374,7 @@ impl<'a> WeightRows<'a> {
 
     /// Explains why an element is infinite or NaN, if the input weight is quantized.
     fn cause(&self, row: u64, column: u64) -> Result<String> {
-        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(String::new()) };
+        let (WeightValues::Coded(decoder, map), None) = (&self.values, &self.changes) else { return Ok(String::new()) };
         let parts = self.parts(&(row..row + 1))?;
         let element = map.row(row) * self.encoder.columns() + column;
         let (row, column) = (element / decoder.columns(), element % decoder.columns());
@@ -410,15 +393,48 @@ impl<'a> WeightRows<'a> {
     }
 }
 
-/// True if two weights take their values from the same places of their tensors, with the same changes.
+/// Passes the rows of weights to `check`, with a buffer for its use, and the results to `found`, in order. Each weight has the
+/// number of its set, and its own number there. After the first error, the rest of a set is skipped.
+pub(super) fn search<T: Send>(
+    threads: usize,
+    (what, observer): (&'static str, &dyn Observer),
+    weights: &[((usize, usize), &WeightRows)],
+    check: impl Fn((usize, usize), Range<u64>, &[u8], &mut Vec<u8>) -> Result<T, u64> + Sync,
+    mut found: impl FnMut((usize, usize), Result<T, u64>) + Send,
+) -> Result<()> {
+    /// Bytes of values that a thread takes at a time.
+    const PIECE: u64 = 1 << 20;
+    let sets = weights.iter().map(|((set, _), _)| set + 1).max().unwrap_or_default();
+    let failed: Vec<AtomicBool> = (0..sets).map(|_| AtomicBool::new(false)).collect();
+    let bytes = |rows: u64, weight: &WeightRows| rows * weight.encoder.row_bytes();
+    let progress = observer.progress(what, weights.iter().map(|(_, it)| bytes(it.encoder.rows(), it)).sum());
+    let pieces = weights.iter().flat_map(|(at, weight)| weight.row_pieces(PIECE).map(move |rows| (*at, *weight, rows)));
+    // Pieces are handed out in order, so all before the first that fails are checked.
+    let pieces = pieces.filter(|((set, _), weight, rows)| {
+        let is_over = failed[*set].load(Ordering::Relaxed);
+        if is_over {
+            progress.advance(bytes(rows.end - rows.start, weight));
+        }
+        !is_over
+    });
+    let work = |(values, buffer): &mut (Vec<u8>, Vec<u8>),
+                (at, weight, rows): ((usize, usize), &WeightRows, Range<u64>)| {
+        let source = weight.read(rows.clone(), values)?;
+        progress.advance(source.len() as u64);
+        let result = check(at, rows, source, buffer);
+        failed[at.0].fetch_or(result.is_err(), Ordering::Relaxed);
+        Ok::<_, Error>((at, result))
+    };
+    in_order(threads as u64, pieces, Default::default, work, |(at, result)| {
+        found(at, result);
+        ControlFlow::Continue(())
+    })?;
+    Ok(())
+}
+
+/// True if two weights take their values from the same places of their tensors.
 fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
     match (one, other) {
-        (WeightValues::Merged(one), WeightValues::Merged(other)) => {
-            let pointers = |merged: &MergedRows| -> Vec<_> {
-                merged.merges.iter().map(|merge| merge.as_ref().map(Arc::as_ptr)).collect()
-            };
-            pointers(one) == pointers(other) && are_same(&one.base, &other.base)
-        }
         (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
         (WeightValues::Columns, WeightValues::Columns) => true,
         (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,

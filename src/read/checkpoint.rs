@@ -11,7 +11,6 @@ use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Part, Problem, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
 };
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// A checkpoint with its quantized weights.
@@ -149,8 +148,9 @@ impl<'a> Model<'a> {
     pub(crate) fn checked(mut self) -> Result<Self> {
         let found = std::mem::take(&mut self.found).check();
         self.found = found.map_err(|error| {
-            let shard = error.tensor().and_then(|name| self.shard_of(name)).map(Path::to_owned);
-            self.in_whole(error).in_file(&shard.unwrap_or_else(|| self.source.path.clone()))
+            let at = error.tensor().and_then(|name| self.tensors.iter().position(|tensor| tensor.name == name));
+            let path = at.map_or(&*self.source.path, |at| self.source.shards[self.places[at].0].path());
+            self.in_whole(error).in_file(path)
         })?;
         Ok(self)
     }
@@ -162,11 +162,6 @@ impl<'a> Model<'a> {
             Ok(others) if is_alone && !others.is_empty() => error.remedy(give_whole(self.source.config_folder())),
             _ => error,
         }
-    }
-
-    fn shard_of(&self, name: &str) -> Option<&Path> {
-        let at = self.tensors.iter().position(|tensor| tensor.name == name)?;
-        Some(self.source.shards[self.places[at].0].path())
     }
 
     pub(crate) fn config(&self) -> Result<Option<&str>> {
@@ -211,6 +206,14 @@ impl<'a> Model<'a> {
             Some(mapped) if role == Role::Codes => Ok(&mapped.file[mapped.range]),
             _ => self.bytes(at),
         }
+    }
+
+    /// Returns the bytes of the parts that the values of a weight depend on, the codes first.
+    pub(crate) fn part_bytes<'m>(&'m self, weight: &'m FoundWeight) -> Result<Vec<&'m [u8]>> {
+        let held =
+            |role: Role| weight.parameters.held.iter().find(|(held, _)| *held == role).map(|(_, bytes)| &**bytes);
+        let parts = Self::value_parts(weight).into_iter();
+        parts.map(|(role, at)| held(role).map_or_else(|| self.part(role, at), Ok)).collect()
     }
 
     pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {

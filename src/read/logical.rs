@@ -1,11 +1,11 @@
 //! Tensors as a model sees them: stored as elements, or as the parts of a quantized weight.
 
 use super::SourceTensor;
-use crate::container::{Elements, indices};
+use crate::container::{Checksum, Elements, indices};
 use crate::conversion::NamedElements;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
-use crate::quant::{DecodeTally, Decoder};
+use crate::quant::Decoder;
 use std::ops::Range;
 
 /// A quantized weight, and its decoder.
@@ -29,24 +29,15 @@ impl WeightSource<'_> {
         buffer.resize(((values.end - values.start) * width) as usize, 0);
         let place = |element: u64| ((element - values.start) * width) as usize;
         let place = place(elements.start)..place(elements.end);
-        decode_values(&self.decoder, &self.parts, values, buffer).map_err(|error| self.error(error))?;
+        let parts = read_values(&self.decoder, &self.parts, values.clone());
+        let decoded = parts.and_then(|parts| self.decoder.decode_values(values, &parts, buffer));
+        decoded.map_err(|error| self.error(error))?;
         Ok(&buffer[place])
     }
 }
 
-/// Decodes some values of the weight that consists of these parts. The values must be divided by [`Decoder::cut`], and
-/// the parts must be mapped.
-pub(crate) fn decode_values(
-    decoder: &Decoder,
-    parts: &[SourceTensor],
-    values: Range<u64>,
-    out: &mut [u8],
-) -> Result<DecodeTally> {
-    decoder.decode_values(values.clone(), &read_values(decoder, parts, values)?, out)
-}
-
 /// Returns the mapped bytes of all parts of a quantized weight. Reads from the disk only the bytes that the requested
-/// values need.
+/// values need, which must be divided by [`Decoder::cut`].
 pub(crate) fn read_values<'d>(
     decoder: &'d Decoder,
     parts: &[SourceTensor<'d>],
@@ -150,5 +141,15 @@ impl<'a> LogicalTensor<'a> {
 
     pub(super) fn weight(&self) -> Option<&'a WeightSource<'a>> {
         if let Self::Weight(weight) = self { Some(weight) } else { None }
+    }
+
+    /// True if any part of it can be read alone.
+    pub(super) fn is_divisible(&self) -> bool {
+        if let Self::Stored(stored) = self { stored.is_divisible() } else { true }
+    }
+
+    /// Returns the checksum of its stored bytes.
+    pub(super) fn checksum(&self) -> Option<&'a Checksum> {
+        if let Self::Stored(stored) = self { stored.mapped()?.checksum } else { None }
     }
 }

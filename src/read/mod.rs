@@ -4,7 +4,7 @@
 //! tensors of a checkpoint form quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the
 //! values of a weight, which are decoded row by row. [`Zip`] reads several of them side by side for statistics and
 //! comparisons. The engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and
-//! [`decode_values`], and hashes come from [`SourceTensor::open`]. [`in_order`] determines the order of results, and
+//! [`read_values`], and hashes come from [`SourceTensor::open`]. [`in_order`] determines the order of results, and
 //! the first of several errors.
 //!
 //! [`in_order`]: crate::threads::in_order
@@ -23,7 +23,7 @@ pub(crate) use additions::add_tensors;
 pub(crate) use checkpoint::{Model, ModelTensor};
 pub(crate) use choice::ContentChoice;
 pub(crate) use decoders::{DecodedValues, Decoders};
-pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
+pub(crate) use logical::{LogicalTensor, WeightSource, read_values};
 pub(crate) use zip::{Piece, Zip};
 
 use crate::container::{Checksum, Data, Elements, Form, Reader, Tensor, indices, unpack};

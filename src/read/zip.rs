@@ -1,7 +1,7 @@
 //! Tensors with the same number of elements, read side by side.
 
-use super::{LogicalTensor, Share, SourceTensor, WeightSource};
-use crate::container::{Checksum, sum_of};
+use super::{LogicalTensor, Share};
+use crate::container::sum_of;
 use crate::error::Result;
 use crate::progress::Reading;
 use crate::threads::in_order;
@@ -74,11 +74,9 @@ impl<'a, const N: usize> Zip<'a, N> {
             look(state, piece)
         };
         let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
-        let parallel = self.sources.each_ref().map(ParallelSource::new);
-        if parallel.iter().all(Option::is_some) {
-            let parallel = parallel.map(|source| source.expect("all are"));
+        if self.sources.iter().all(LogicalTensor::is_divisible) {
             let threads = (reading.threads as u64).min(count.div_ceil(piece));
-            self.read_in_parallel(&parallel, threads, ranges, state, look, merge)
+            self.read_in_parallel(threads, ranges, state, look, merge)
         } else {
             let mut state = state();
             self.read_in_turn(ranges, |piece| look(&mut state, piece), merge)?;
@@ -88,7 +86,6 @@ impl<'a, const N: usize> Zip<'a, N> {
 
     fn read_in_parallel<S: Send, T: Send>(
         &mut self,
-        parallel: &[ParallelSource<'a>; N],
         threads: u64,
         ranges: impl Iterator<Item = Range<u64>> + Send,
         state: impl Fn() -> S + Sync,
@@ -100,16 +97,15 @@ impl<'a, const N: usize> Zip<'a, N> {
         let read = |(state, buffers): &mut (S, [Vec<u8>; N]), Range { start, end }: Range<u64>| {
             let mut bytes: [&[u8]; N] = [&[]; N];
             let mut sums = [const { None }; N];
-            for (at, ((tensor, source), buffer)) in sources.iter().zip(parallel).zip(buffers).enumerate() {
+            for (at, (source, buffer)) in sources.iter().zip(buffers).enumerate() {
                 bytes[at] = match source {
-                    ParallelSource::Decoded(weight) => weight.decode(start..end, buffer)?,
-                    ParallelSource::Stored(stored, checksum) => {
-                        let range = tensor.bytes(start)..tensor.bytes(end);
-                        let bytes = stored.read(range, buffer).map_err(|error| tensor.error(error))?;
-                        sums[at] = checksum.map(|_| sum_of(bytes));
-                        bytes
+                    LogicalTensor::Weight(weight) => weight.decode(start..end, buffer)?,
+                    LogicalTensor::Stored(stored) => {
+                        let range = stored.bytes(start)..stored.bytes(end);
+                        stored.read(range, buffer).map_err(|error| stored.error(error))?
                     }
                 };
+                sums[at] = source.checksum().map(|_| sum_of(bytes[at]));
             }
             let found = look(state, &Piece { start, count: (end - start) as usize, bytes })?;
             Ok((end, sums, found))
@@ -128,9 +124,11 @@ impl<'a, const N: usize> Zip<'a, N> {
             flow
         })?;
         if !is_over {
-            for ((tensor, source), sum) in sources.iter().zip(parallel).zip(&whole) {
-                let ParallelSource::Stored(_, Some(checksum)) = source else { continue };
-                checksum.check(sum).map_err(|error| tensor.error(error))?;
+            for (source, sum) in sources.iter().zip(&whole) {
+                source
+                    .checksum()
+                    .map_or(Ok(()), |checksum| checksum.check(sum))
+                    .map_err(|error| source.error(error))?;
             }
         }
         Ok(states.into_iter().map(|(state, _)| state).collect())
@@ -172,24 +170,5 @@ impl<'a, const N: usize> Zip<'a, N> {
         }
         let mut ends = sources.iter().zip(readers).filter_map(|(source, reader)| Some((source, reader?)));
         ends.try_for_each(|(source, reader)| reader.finish().map_err(|error| source.error(error)))
-    }
-}
-
-/// Source from which any part of a tensor can be read independently.
-enum ParallelSource<'a> {
-    Stored(SourceTensor<'a>, Option<&'a Checksum>),
-    Decoded(&'a WeightSource<'a>),
-}
-
-impl<'a> ParallelSource<'a> {
-    /// Returns `None` if elements can only be read in sequence.
-    fn new(source: &LogicalTensor<'a>) -> Option<Self> {
-        match source {
-            LogicalTensor::Stored(stored) => stored.is_divisible().then(|| {
-                let checksum = stored.mapped().and_then(|mapped| mapped.checksum);
-                Self::Stored(*stored, checksum)
-            }),
-            LogicalTensor::Weight(weight) => Some(Self::Decoded(weight)),
-        }
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     let start = Instant::now();
     let (options, job) = (&args.options, &job(Task::BitCast(&args.options), &args.file));
-    let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
+    let sources = open(&args.inputs, job, &args.file, &options.selection())?;
     let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
     let request =
         JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report: None, budget: None };

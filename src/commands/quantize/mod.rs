@@ -12,7 +12,7 @@ use super::run::{JobRequest, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::convert::{Budget, in_own_layout, open_to_quantize};
+use crate::convert::{in_own_layout, open_to_quantize};
 use crate::error::{Error, Kind, Opt, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
@@ -34,12 +34,8 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     }
     check(args)?;
     let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(
-        args.model.as_slice(),
-        (&args.options.tensors, Task::Quantize(&args.options)),
-        threads(args.file.threads),
-        &console,
-    )?;
+    let task = Task::Quantize(&args.options);
+    let source = &open_model(args.model.as_slice(), task, threads(args.file.threads), &console)?;
     let model = open_to_quantize(source, &args.options)?;
     let options = in_own_layout(&args.options, &model).map_err(|error| {
         if model.found.weights.is_empty() {
@@ -58,51 +54,28 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return compare::run(args, &model, start);
     }
     check_model(&args.options, &model, &args.schemes().collect::<Vec<_>>())?;
-    let Some(target) = args.target_bits else {
-        let job = job_of_shards(Task::Quantize(&args.options), &args.file, &args.shards, &args.reports);
-        return write(args, None, &model, &job, &console, start);
-    };
     let bar = OneBar::new(&console, source.bytes());
-    let chosen = budget::choose(args, target, &model, &bar)?;
-    let task = Task::Quantize(&chosen.options);
-    let job = job_of_shards(task, &args.file, &args.shards, &args.reports);
-    let job = Job { label: Some(&chosen.label), ..job };
-    let output = job::output_path(&job, source);
-    if args.file.dry_run && !args.file.json {
-        return budget::print_choice(&chosen, args, &output?);
+    let chosen = args.target_bits.map(|target| budget::choose(args, target, &model, &bar)).transpose()?;
+    let options = chosen.as_ref().map_or(&args.options, |chosen| &chosen.options);
+    let job = job_of_shards(Task::Quantize(options), &args.file, &args.shards, &args.reports);
+    let job = &Job { label: chosen.as_ref().map(|chosen| &*chosen.label), ..job };
+    let mut output = chosen.as_ref().map(|chosen| (chosen, job::output_path(job, source)));
+    if let Some((chosen, output)) = output.take_if(|_| args.file.dry_run && !args.file.json) {
+        return budget::print_choice(chosen, args, &output?);
     }
-    write(args, Some(&chosen), &model, &job, &bar, start)?;
-    if !args.file.quiet {
-        budget::note_choice(&chosen, args, &output?);
+    let observer: &dyn Observer = if chosen.is_some() { &bar } else { &console };
+    let budget = chosen.as_ref().map(|chosen| json!(chosen.figures));
+    let (models, paths, report) = (slice::from_ref(&model), args.model.as_slice(), args.reports.report.as_deref());
+    let request = JobRequest { job, models, paths, file: &args.file, report, budget };
+    let written = convert(request, observer, start, |outputs| {
+        let checked = chosen.as_ref().map_or(Ok(()), |chosen| budget::check_plan(chosen, outputs));
+        checked.map_err(|error| error.in_file(&source.path))
+    });
+    written.map_err(|error| with_fused(error, &model, layout_name(options)))?;
+    if let Some((chosen, output)) = output.filter(|_| !args.file.quiet) {
+        budget::note_choice(chosen, args, &output?);
     }
     Ok(())
-}
-
-/// Quantizes the model with the options of the arguments, or with the chosen ones.
-fn write(
-    args: &QuantizeArgs,
-    chosen: Option<&Budget>,
-    model: &Model,
-    job: &Job,
-    observer: &dyn Observer,
-    start: Instant,
-) -> Result<()> {
-    let options = chosen.map_or(&args.options, |chosen| &chosen.options);
-    let request = JobRequest {
-        job,
-        models: slice::from_ref(model),
-        paths: args.model.as_slice(),
-        file: &args.file,
-        report: args.reports.report.as_deref(),
-        budget: chosen.map(|chosen| json!(chosen.figures)),
-    };
-    let written = convert(request, observer, start, |outputs| {
-        if let Some(chosen) = chosen {
-            budget::check_plan(chosen, outputs).map_err(|error| error.in_file(&model.source.path))?;
-        }
-        Ok(())
-    });
-    written.map_err(|error| with_fused(error, model, layout_name(options)))
 }
 
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be

@@ -3,8 +3,8 @@
 use super::architecture::{named, undetected};
 use super::keys;
 use super::model::{GgufModel, NewWeight, OldTensor, TensorOrder, TypeRules, tensors_of};
-use crate::container::GgufKey;
 use crate::container::gguf::names::check_known;
+use crate::container::{ARCHITECTURE, GgufKey};
 use crate::error::{Error, Result};
 use crate::options::GgufOptions;
 use crate::progress::GgufNote;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 
 /// Keys of the metadata of safetensors files that `ComfyUI-GGUF` reads from a GGUF file: the config of LTX-Video.
-pub(super) const KEPT: &[&str] = &["config"];
+const KEPT: &[&str] = &["config"];
 
 impl<'m> GgufModel<'m> {
     /// A diffusion model, whose tensors keep their names.
@@ -56,8 +56,9 @@ impl<'m> GgufModel<'m> {
             let error = Error::new("has a name that ComfyUI does not load in a diffusion model").in_tensor(name);
             return Err(error.remedy("give the diffusion model alone, with its original names"));
         }
-        let mut keys = keys::of_diffusion(architecture.name);
-        keys.extend(kept_metadata(input).map(|(name, value)| GgufKey::text(name, value)));
+        let value = |key: &str| input.source.shards.iter().find_map(|shard| shard.contents.value(key));
+        let kept = KEPT.iter().filter_map(|key| Some(GgufKey::text(key, value(key)?)));
+        let mut keys: Vec<GgufKey> = [GgufKey::text(ARCHITECTURE, architecture.name)].into_iter().chain(kept).collect();
         let mut tensors = Vec::new();
         for (name, OldTensor { shape, origin, dtype, .. }) in renamed {
             if architecture.drops(&name) {
@@ -97,9 +98,4 @@ impl<'m> GgufModel<'m> {
 fn model_type_of(input: &Model) -> Result<Option<String>> {
     let config = input.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
     Ok(config.and_then(|config| Some(config.get("model_type")?.as_str()?.to_owned())))
-}
-
-/// Returns the entries of the metadata that loaders of diffusion models read from a GGUF file too.
-fn kept_metadata<'m>(input: &'m Model) -> impl Iterator<Item = (&'m str, &'m str)> {
-    KEPT.iter().filter_map(|key| input.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
 }

@@ -153,11 +153,6 @@ pub(super) fn facts_of<'m>(architecture: &'m str, number: &dyn Fn(&str) -> Optio
     }
 }
 
-/// Returns the keys of a diffusion model.
-pub(super) fn of_diffusion(architecture: &str) -> Vec<GgufKey> {
-    vec![GgufKey::text(ARCHITECTURE, architecture)]
-}
-
 /// Returns the key for the shape of a tensor whose table has another.
 pub(super) fn original_shape(name: &str, shape: &[u64]) -> GgufKey {
     let lengths: Vec<i32> = shape.iter().map(|length| i32::try_from(*length).unwrap_or(i32::MAX)).collect();

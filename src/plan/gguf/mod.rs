@@ -15,12 +15,12 @@ mod model;
 mod recover;
 mod rope;
 
-use super::quantization::{CodesSource, Quantization};
+use super::quantization::CodesSource;
 use super::quantize::not_a_weight;
 use super::step::{Step, TensorIndex};
 use super::steps::Steps;
 use super::stored::Few;
-use super::weight_rows::{WeightRows, WeightValues};
+use super::weight_rows::{Changes, WeightRows, WeightValues, changes};
 use super::{PlanFindings, Planned, Request};
 use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::Form;
@@ -183,12 +183,12 @@ impl<'a> Planned<'a> {
             added.map_err(|error| error.in_tensor(tensor.source_name(input)))?;
         }
         let GgufPlanner { mut steps, used, .. } = planner;
-        steps.made.sort_by_key(|step| step.place);
+        steps.planned.steps.sort_by_key(|step| step.place);
         let unused: Vec<usize> = (0..input.places.len()).filter(|at| !used.contains(at)).collect();
         let mut left_out_scales = Vec::new();
         let lost = left_out::tensors(input, &unused, &mut left_out_scales);
         if let Some(search) = &task.search {
-            search.run(&mut steps.made, request.threads)?;
+            search.run(&mut steps.planned.steps, request.threads)?;
         }
         let mut plan = steps.finish(&task.tensors.rename, true)?;
         let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
@@ -336,23 +336,16 @@ impl<'a> GgufPlanner<'_, 'a> {
                 }
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let merges: Vec<_> = sources.iter().map(|at| self.steps.merge_of(input.tensors[*at].name)).collect();
-                if merges.iter().any(Option::is_some) {
-                    if !rows.has_whole_rows() || *change != ValueChange::None {
-                        return Err(unmerged()); // another weight may be made of the same tensor, and get its changes
-                    }
-                    let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
-                    let tensors = sources.iter().map(|at| input.stored(*at)).collect();
-                    let source = (input.places[sources[0]], tensors, values);
-                    return self.add_merged(tensor, source, &merges, (format, chosen.kept));
-                }
-                let dtype = if *change == ValueChange::None { dtype } else { Dtype::Float32 };
-                let encoder = self.encoder(tensor, format, dtype)?;
                 let values = WeightValues::Gathered { rows: Arc::clone(rows), change: *change };
-                let tensors = sources.iter().map(|at| input.stored(*at)).collect();
-                let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
                 // The experts of a stack share the place of the first.
-                let place = input.places[sources[0]];
-                self.steps.weight(Self::encode((place, tensor), (tensors, values), encoder, codes, kept))
+                let source = (input.places[sources[0]], sources.iter().map(|at| input.stored(*at)).collect(), values);
+                let is_rearranged = !rows.has_whole_rows() || *change != ValueChange::None;
+                if is_rearranged && merges.iter().any(Option::is_some) {
+                    return Err(unmerged()); // another weight may be made of the same tensor, and get its changes
+                }
+                let kept = kept(chosen, format.dtype, Some(dtype));
+                let dtype = if *change == ValueChange::None { dtype } else { Dtype::Float32 };
+                self.add_values(tensor, source, &merges, (format, dtype), kept)
             }
         }
     }
@@ -365,14 +358,9 @@ impl<'a> GgufPlanner<'_, 'a> {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).unconvertible())?;
-                if let Some(merge) = self.steps.merge_of(self.input.tensors[at].name) {
-                    let source = (place, Few::One(self.input.stored(at)), WeightValues::Rows(0));
-                    return self.add_merged(tensor, source, &[Some(merge)], (format, chosen.kept));
-                }
-                let encoder = self.encoder(tensor, format, dtype)?;
-                let source = (Few::One(self.input.stored(at)), WeightValues::Rows(0));
-                let codes = self.codes(format, dtype)?;
-                return self.steps.weight(Self::encode((place, tensor), source, encoder, codes, chosen.kept));
+                let source = (place, Few::One(self.input.stored(at)), WeightValues::Rows(0));
+                let merge = self.steps.merge_of(self.input.tensors[at].name);
+                return self.add_values(tensor, source, &[merge], (format, dtype), chosen.kept);
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
@@ -403,13 +391,13 @@ impl<'a> GgufPlanner<'_, 'a> {
             None => BlockFormat::plain(self.input.default_target()).expect("weights are decoded to floats"),
         };
         self.input.check_parts(&decoder, weight)?;
-        if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !self.task.is_cast) {
-            let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
-            let place = self.input.places[Model::value_parts(weight)[0].1];
-            let source = (place, self.input.value_sources(weight).collect(), values);
-            return self.add_merged(tensor, source, &[Some(merge)], (format, None));
-        }
         let is_same = own == Some(format) && decoder.is_stored_in_order();
+        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
+        let place = self.input.places[Model::value_parts(weight)[0].1];
+        let source = (place, self.input.value_sources(weight).collect(), values);
+        if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !self.task.is_cast) {
+            return self.add_values(tensor, source, &[Some(merge)], (format, Dtype::Float32), None);
+        }
         if self.task.is_cast && !is_same {
             return no_values();
         }
@@ -429,29 +417,31 @@ impl<'a> GgufPlanner<'_, 'a> {
             self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.task.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { self.codes(format, Dtype::Float32)? };
-        let sources = self.input.value_sources(weight).collect();
-        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
-        let place = self.input.places[Model::value_parts(weight)[0].1];
         let kept = self.task.is_cast.then_some(KeptReason::Already);
-        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, kept))
+        self.steps.weight(Self::encode(tensor, source, None, encoder, codes, kept))
     }
 
-    /// Adds a weight that adapters change: blocks are made from float32 values, and plain numbers from float64 values.
-    fn add_merged(
+    /// Adds a weight whose values, of this type, become blocks or plain numbers. If adapters change it, blocks are made from
+    /// float32 values, and plain numbers from float64 values.
+    fn add_values(
         &mut self,
         tensor: &NewWeight,
-        (place, sources, values): (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
+        source: (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
         merges: &[Option<&Arc<Merge>>],
-        (format, kept): (&'static BlockFormat, Option<KeptReason>),
+        (format, dtype): (&'static BlockFormat, Dtype),
+        kept: Option<KeptReason>,
     ) -> Result<()> {
-        let merges = merges.iter().copied();
-        let step = if let Some(to) = format.dtype {
-            let (values, to) = (values.merged(merges, Dtype::Float64), self.steps.form(to));
-            self.steps.merged_cast((place, sources), values, (&tensor.name, &tensor.shape), to, kept)?
-        } else {
-            let encoder = self.encoder(tensor, format, Dtype::Float32)?;
-            let values = values.merged(merges, Dtype::Float32);
-            Self::encode((place, tensor), (sources, values), encoder, CodesSource::COMPUTED, kept)
+        let changes = merges.iter().any(Option::is_some).then(|| changes(merges.iter().copied()));
+        let step = match (changes, format.dtype) {
+            (Some(changes), Some(to)) => {
+                let to = self.steps.form(to);
+                self.steps.merged_cast(source, changes, (&tensor.name, &tensor.shape), to, kept)?
+            }
+            (changes, _) => {
+                let dtype = if changes.is_some() { Dtype::Float32 } else { dtype };
+                let (encoder, codes) = (self.encoder(tensor, format, dtype)?, self.codes(format, dtype)?);
+                Self::encode(tensor, source, changes, encoder, codes, kept)
+            }
         };
         self.steps.weight(step)
     }
@@ -489,19 +479,17 @@ impl<'a> GgufPlanner<'_, 'a> {
     }
 
     fn encode(
-        (place, tensor): (TensorIndex, &NewWeight),
-        (sources, values): (Few<SourceTensor<'a>>, WeightValues),
+        tensor: &NewWeight,
+        (place, sources, values): (TensorIndex, Few<SourceTensor<'a>>, WeightValues),
+        changes: Option<Changes>,
         encoder: BlockWeightEncoder,
         codes: CodesSource<'a>,
         kept: Option<KeptReason>,
     ) -> Step<'a> {
         let format = encoder.format().name;
         let scheme = Scheme::find(format).map_or(format, |scheme| scheme.name);
-        let rows = WeightRows { sources, values, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
-        let mut step =
-            Step::encode(place, Quantization { name: tensor.name.clone(), rows, scheme, codes, dither: None });
-        step.kept = kept;
-        step
+        let rows = WeightRows { sources, values, changes, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
+        Step::encode(place, (tensor.name.clone(), scheme), rows, codes, kept)
     }
 }
 

@@ -33,13 +33,6 @@ use std::sync::Arc;
 /// Architectures whose embeddings lose the rows of tokens that the tokenizer does not have.
 const CUT_TO_TOKENS: [&str; 2] = ["gemma3", "gemma4"];
 
-/// The source of the keys of a language model.
-enum Description<'d> {
-    Donor(&'d Donor),
-    /// The folder of the model, with the name of its pre-tokenizer if it is given.
-    Folder(Option<&'d str>),
-}
-
 /// The model that a new file describes.
 pub(super) struct GgufModel<'m> {
     pub tensors: Vec<NewWeight<'m>>,
@@ -221,15 +214,13 @@ impl<'m> GgufModel<'m> {
             (Some(_), _) if given.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its pre-tokenizer").without(Opt::PRE_TOKENIZER))
             }
-            (Some(donor), Some(config)) => {
-                Self::of_language_model(input, &config, &Description::Donor(&Donor::open(donor)?))
-            }
+            (Some(donor), Some(config)) => Self::of_language_model(input, &config, Some(&Donor::open(donor)?), None),
             (Some(donor), None) => {
                 Donor::open(donor)?;
                 Err(Error::new("has no config.json that names the type of the model"))
             }
             (None, Some(config)) if options.architecture.is_none() && check_known(config.model_type()).is_ok() => {
-                Self::of_language_model(input, &config, &Description::Folder(given))
+                Self::of_language_model(input, &config, None, given)
             }
             _ if given.is_some() => {
                 let error = Error::usage("is not a language model of a known type, which has a pre-tokenizer");
@@ -282,24 +273,30 @@ impl<'m> GgufModel<'m> {
         Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, notes: Vec::new() })
     }
 
-    /// A language model of Hugging Face, with the keys of another GGUF of it, or with those of its folder.
-    fn of_language_model(input: &'m Model, config: &Config, description: &Description) -> Result<Self> {
-        let number = |key: &str| match description {
-            Description::Donor(_) => config.stored_number(key),
-            Description::Folder(_) => config.known_number(key),
+    /// A language model of Hugging Face, with the keys of another GGUF of it, or with those of its folder and the
+    /// pre-tokenizer that is given.
+    fn of_language_model(
+        input: &'m Model,
+        config: &Config,
+        donor: Option<&Donor>,
+        pre_tokenizer: Option<&str>,
+    ) -> Result<Self> {
+        let number = |key: &str| match donor {
+            Some(_) => config.stored_number(key),
+            None => config.known_number(key),
         };
         let named = NamedModel::new(input, config, &number)?;
-        let made = match description {
-            Description::Donor(donor) => {
+        let made = match donor {
+            Some(donor) => {
                 donor.source().check_architecture(named.architecture)?;
                 donor.source().check_sizes(named.architecture, &number)?;
                 None
             }
-            Description::Folder(pre_tokenizer) => Some(named.metadata(input, config, *pre_tokenizer)?),
+            None => Some(named.metadata(input, config, pre_tokenizer)?),
         };
-        let tokens = match (description, &made) {
-            (Description::Donor(donor), _) => donor.source().tokens(),
-            (_, made) => made.as_ref().map(|made| made.tokenizer.tokens),
+        let tokens = match (donor, &made) {
+            (Some(donor), _) => donor.source().tokens(),
+            (None, made) => made.as_ref().map(|made| made.tokenizer.tokens),
         };
         let NamedModel { old, architecture, tensors: named } = named;
         let (mut tensors, mut notes) = (Vec::with_capacity(named.len()), Vec::new());
@@ -337,14 +334,14 @@ impl<'m> GgufModel<'m> {
         }
         let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new: &NewWeight| (&*new.name, &*new.shape)).collect();
         let order = Some(TensorOrder::ByName(language::place));
-        let (computed, keys, facts) = match (description, made) {
-            (Description::Donor(donor), _) => {
+        let (computed, keys, facts) = match (donor, made) {
+            (Some(donor), _) => {
                 donor.check_tensors(&shapes)?;
                 let computed = donor.rope_tensors(&config.to_value(), architecture, &mut notes)?;
                 notes.extend(donor.left_out(&shapes, &computed));
                 (computed, donor.source().keys()?, donor.source().facts(architecture))
             }
-            (Description::Folder(_), made) => {
+            (None, made) => {
                 let made = made.expect("keys are made for a model without a donor");
                 let computed = rope::computed(&config.to_value(), architecture)?;
                 let factors =

@@ -98,13 +98,13 @@ impl<'a> Planner<'_, 'a> {
             name: name.to_owned(),
             input_weight: None,
             values,
+            changes: None,
             shape: whole.map_or(shape.to_vec(), Vec::from),
             dtype,
             decision,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
-            is_merged: false,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
             candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
@@ -144,10 +144,9 @@ impl<'a> Planner<'_, 'a> {
                 WeightValues::Coded(decoder, _) => {
                     WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
                 }
-                WeightValues::Rows(_)
-                | WeightValues::Columns
-                | WeightValues::Gathered { .. }
-                | WeightValues::Merged(_) => WeightValues::Rows(expert.first_row),
+                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => {
+                    WeightValues::Rows(expert.first_row)
+                }
             },
             ..whole.clone()
         };

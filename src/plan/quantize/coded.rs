@@ -1,7 +1,6 @@
 //! Weights that are quantized already: maps their rows to new weights, and checks if codes and scales can be moved
 //! without changing a value.
 
-use super::fit::EncoderCache;
 use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
@@ -9,8 +8,8 @@ use crate::plan::quantization::CodesSource;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
-    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, Grid, Group, Layout, Modules,
-    RotationUse, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
+    Arithmetic, CodeKind, CodeType, Fidelity, Grid, Group, Modules, RowMap, SCHEMES, Scheme, SharedTables, Transcoder,
+    config_of,
 };
 use crate::read::{Decoders, Model};
 use crate::select::KeptReason;
@@ -111,7 +110,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let grid = match self.options.scheme {
             Some(_) => Some(decoder.grid()),
             None if is_plain => None,
-            None => Some(decoder.plain_grid(&self.part_bytes(weight)?)),
+            None => Some(decoder.plain_grid(&self.model.part_bytes(found)?)),
         };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), grid.as_ref())?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
@@ -130,44 +129,15 @@ impl<'p, 'a> Planner<'p, 'a> {
             name: name.clone(),
             input_weight: Some(weight),
             values: WeightValues::Coded(decoder, RowMap::ALL),
+            changes: None,
             shape,
             dtype,
             decision,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
-            is_merged: false,
         };
         self.divided(candidate, bank)
-    }
-
-    /// Makes the encoders for a quantized weight: for computed values, and for scales of the old type if they fit. Weights
-    /// of one kind share them.
-    pub(super) fn fit_coded<'s>(
-        &self,
-        target: &SchemeTarget,
-        shape: &'s [u64],
-        (weight, decoder): (usize, &Decoder),
-        encoders: &mut EncoderCache<'s>,
-    ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
-        let found = &self.model.found.weights[weight];
-        let is_always = target.layout.row.rotation == RotationUse::Always;
-        if is_always && self.options.scheme.is_none() && decoder.rotation().is_none() {
-            return Err(Unfit::Grid);
-        }
-        let has_full_precision = found.parameters.has_full_precision;
-        let rotation = self.rotation(target, Some(decoder));
-        let own = self.encoding();
-        let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
-        let (options, dtype) = (EncodeOptions { arithmetic, rotation, has_full_precision, ..own }, decoder.target());
-        let mut new = |scale: Dtype| {
-            let grid = TargetGrid { scale: Some(scale), ..target.grid };
-            let key = (target.scheme.name, grid, shape, dtype, has_full_precision, rotation);
-            let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
-            encoders.entry(key).or_insert_with(new).clone()
-        };
-        let exact = new(scale_dtype(target.layout.row, &target.grid, decoder.grid().scale)).ok();
-        Ok((new(target.grid.scale.unwrap_or(self.model.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -228,12 +198,13 @@ impl<'p, 'a> Planner<'p, 'a> {
             let is_coded = weight.input_weight.is_some_and(|at| !self.model.found.weights[at].has_plain_blocks());
             is_coded
                 && weight.decision.is_ok()
-                && !weight.is_merged
+                && weight.changes.is_none()
                 && matches!(weight.codes, CodesSource::Values { .. })
         };
         let weight = weights.iter().find(is_encoded_again).filter(|_| self.options.group_size.is_none())?;
         let (target, (decoder, _)) = (weight.decision.as_ref().ok()?, weight.coded()?);
-        let grid = decoder.plain_grid(&self.part_bytes(weight.input_weight?).ok()?);
+        let found = &self.model.found.weights[weight.input_weight?];
+        let grid = decoder.plain_grid(&self.model.part_bytes(found).ok()?);
         let own = same_grid(&grid, self.layout)?;
         match own.grid.group {
             Group::Neighbours(size) if own.scheme.name == target.scheme.name && own.grid.group != target.grid.group => {
@@ -255,7 +226,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
             let why = match (&weight.decision, moved) {
-                _ if weight.is_merged => return None, // it changes anyway
+                _ if weight.changes.is_some() => return None, // it changes anyway
                 // The values of plain weights stay the same, in another order.
                 (Err(_), _) if is_plain(weight) => return None,
                 (Ok(_), _) if is_plain(weight) => "is not quantized in the input".to_owned(),
@@ -305,12 +276,6 @@ impl<'p, 'a> Planner<'p, 'a> {
         config_of(text, self.model.found.method.as_deref(), &modules, target)
     }
 
-    /// Returns the bytes of the parts that the values of a weight depend on.
-    fn part_bytes(&self, weight: usize) -> Result<Vec<&[u8]>> {
-        let parts = Model::value_parts(&self.model.found.weights[weight]);
-        parts.into_iter().map(|(role, at)| self.model.part(role, at)).collect()
-    }
-
     /// Makes a transcoder for each weight of a set that shares a scale, or returns the reason why none is moved.
     fn transcoders(&self, weights: &[WeightCandidate], set: &[usize], tables: &SharedTables) -> Result<SetMove> {
         let mut found = Vec::with_capacity(set.len());
@@ -321,7 +286,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             else {
                 return Ok(SetMove::Unmoved(Unmoved::NoGrid));
             };
-            let parts = self.part_bytes(number)?;
+            let parts = self.model.part_bytes(&self.model.found.weights[number])?;
             let new = Transcoder::new(Arc::clone(decoder), rows, Arc::clone(exact), &parts, tables)?;
             let Some(transcoder) = new else { return Ok(SetMove::Unmoved(Unmoved::NoGrid)) };
             found.push((transcoder, parts));
@@ -338,16 +303,6 @@ impl<'p, 'a> Planner<'p, 'a> {
         // Engines read one global scale for the whole set, and would multiply some codes by another weight's scale.
         let is_shared = transcoders.windows(2).all(|pair| pair[0].global().to_bits() == pair[1].global().to_bits());
         Ok(if is_shared { SetMove::Moved(transcoders) } else { SetMove::Unmoved(Unmoved::UnequalGlobals) })
-    }
-}
-
-/// Returns the type of moved scales: the same as before, if the layout stores it.
-fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
-    match grid.scale {
-        None if old.is_weight() => old,
-        None => Dtype::Float32,
-        Some(Dtype::Float32) if layout.kept_scales == Some(old) => old,
-        Some(scale) => scale,
     }
 }
 

@@ -8,8 +8,8 @@ use crate::error::{Error, Opt, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
-    CodeType, Decoder, EncodeOptions, Encoder, Group, Rotation, RotationUse, ScaleChoice, Scheme, TargetGrid, Unfit,
-    Zeros, codes_in_words,
+    Arithmetic, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Group, Layout, Rotation, RotationUse,
+    ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
 };
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
 /// weight, whether it is multiplied in full precision, and the columns that are rotated together.
-pub(super) type EncoderCache<'k> =
+type EncoderCache<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool, Option<u64>), Result<Arc<Encoder>, Unfit>>;
 
 /// Weight that a rule names and that does not fit the groups of its scheme.
@@ -39,20 +39,11 @@ impl Planner<'_, '_> {
         {
             let Ok(target) = decision else { continue };
             let is_coded = input_weight.is_some();
-            let made = if let (WeightValues::Coded(decoder, _), Some(weight)) = (&*values, *input_weight) {
-                self.fit_coded(target, shape, (weight, decoder), &mut encoders)
-            } else {
-                let rotation = self.rotation(target, None);
-                encoders
-                    .entry((target.scheme.name, target.grid, shape, *dtype, false, rotation))
-                    .or_insert_with(|| {
-                        let options = EncodeOptions { rotation, ..self.encoding() };
-                        self.encoder(target, shape, *dtype, options).map(Arc::new)
-                    })
-                    .clone()
-                    .map(|encoder| (encoder, None))
+            let coded = match &*values {
+                WeightValues::Coded(decoder, _) => input_weight.map(|at| (&self.model.found.weights[at], &**decoder)),
+                _ => None,
             };
-            match made {
+            match self.encoders(target, (shape, *dtype), coded, &mut encoders) {
                 Ok((encoder, of_codes)) => (target.encoder, *exact) = (Some(encoder), of_codes),
                 Err(why) if *is_named && !is_coded => {
                     named.push(NamedMisfit { name: name.clone(), scheme: target.scheme, why });
@@ -81,6 +72,44 @@ impl Planner<'_, '_> {
             }
             None => Ok(misfits),
         }
+    }
+
+    /// Makes the encoder for a weight and, if it is quantized, one for scales of the old type if they fit. Weights of one kind
+    /// share them.
+    fn encoders<'s>(
+        &self,
+        target: &SchemeTarget,
+        (shape, dtype): (&'s [u64], Dtype),
+        coded: Option<(&FoundWeight, &Decoder)>,
+        encoders: &mut EncoderCache<'s>,
+    ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
+        let (layout, grid) = (target.layout.row, target.grid);
+        let is_always = layout.rotation == RotationUse::Always && self.options.scheme.is_none();
+        if is_always && coded.is_some_and(|(_, decoder)| decoder.rotation().is_none()) {
+            return Err(Unfit::Grid);
+        }
+        let has_full_precision = coded.is_some_and(|(found, _)| found.parameters.has_full_precision);
+        let rotation = self.rotation(target, coded.map(|(_, decoder)| decoder));
+        let own = self.encoding();
+        let is_exact = coded.is_some_and(|(found, _)| !found.has_plain_blocks());
+        let arithmetic = if is_exact { Arithmetic::Exact } else { own.arithmetic };
+        let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..own };
+        let mut new = |grid: TargetGrid| {
+            let key = (target.scheme.name, grid, shape, dtype, has_full_precision, rotation);
+            let new = || self.encoder(layout, &grid, shape, dtype, options).map(Arc::new);
+            encoders.entry(key).or_insert_with(new).clone()
+        };
+        let Some((found, decoder)) = coded else { return Ok((new(grid)?, None)) };
+        // Moved scales keep their type, if the layout stores it.
+        let old = decoder.grid().scale;
+        let scale = match grid.scale {
+            None if old.is_weight() => old,
+            None => Dtype::Float32,
+            Some(Dtype::Float32) if layout.kept_scales == Some(old) => old,
+            Some(scale) => scale,
+        };
+        let exact = new(TargetGrid { scale: Some(scale), ..grid }).ok();
+        Ok((new(TargetGrid { scale: grid.scale.or(Some(self.model.own_type(found))), ..grid })?, exact))
     }
 
     /// Adds the advice for weights that a rule names and that do not fit.
@@ -130,18 +159,17 @@ impl Planner<'_, '_> {
     /// fit the rotation of `options` stay unrotated if the layout allows it.
     pub(super) fn encoder(
         &self,
-        target: &SchemeTarget,
+        layout: &'static Layout,
+        grid: &TargetGrid,
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
-            let multiples = match (target.grid.group, target.grid.codes) {
+            let multiples = match (grid.group, grid.codes) {
                 (Group::Block(block), _) if !self.options.partial_blocks => block,
                 // vLLM reads whole words of zero points. It does not load the other widths.
-                (_, CodeType::Int { bits: bits @ (4 | 8), symmetric: false })
-                    if target.layout.row.zeros != Zeros::Offset =>
-                {
+                (_, CodeType::Int { bits: bits @ (4 | 8), symmetric: false }) if layout.zeros != Zeros::Offset => {
                     [codes_in_words(bits), 1]
                 }
                 _ => [1, 1],
@@ -154,9 +182,9 @@ impl Planner<'_, '_> {
             }
         }
         let columns = shape.last().copied().unwrap_or_default();
-        let rotation = target.layout.row.rotation.of_rows(options.rotation, columns);
+        let rotation = layout.rotation.of_rows(options.rotation, columns);
         let options = EncodeOptions { rotation, ..options };
-        let new = |options| Encoder::new(target.layout.row, &target.grid, shape, dtype, options);
+        let new = |options| Encoder::new(layout, grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.
             Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),

@@ -1,10 +1,10 @@
 //! Weights that adapters change: they are quantized from float64 values.
 
-use super::{Planner, SchemeTarget, WeightCandidate, mlx};
+use super::{Planner, WeightCandidate, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::lora::Merge;
-use crate::plan::weight_rows::WeightValues;
+use crate::plan::weight_rows::{WeightValues, changes};
 use crate::quant::{Arithmetic, EncodeArithmetic, EncodeOptions, TargetGrid};
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ impl Planner<'_, '_> {
             return Ok(false);
         }
         let Some((decoder, merge)) = self.model.fused(&self.model.found.weights[at], merge)? else { return Ok(false) };
-        let dtype = decoder.target();
-        let scale = target.grid.scale.or(Some(dtype));
-        let with_scale = SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..target.clone() };
-        let Ok(encoder) = self.encoder(&with_scale, &weight.shape, dtype, self.encoding()) else { return Ok(false) };
+        let (dtype, layout) = (decoder.target(), target.layout.row);
+        let grid = TargetGrid { scale: target.grid.scale.or(Some(dtype)), ..target.grid };
+        let encoder = self.encoder(layout, &grid, &weight.shape, dtype, self.encoding());
+        let Ok(encoder) = encoder else { return Ok(false) };
         target.encoder = Some(Arc::new(encoder));
-        weight.values = WeightValues::Coded(Arc::new(decoder), *rows).merged([Some(&Arc::new(merge))], dtype);
-        (weight.exact, weight.is_merged) = (None, true);
+        weight.values = WeightValues::Coded(Arc::new(decoder), *rows);
+        (weight.exact, weight.changes) = (None, Some(changes([Some(&Arc::new(merge))])));
         Ok(true)
     }
 
@@ -66,22 +66,18 @@ impl Planner<'_, '_> {
                 let Ok(target) = &mut weight.decision else { continue };
                 // Scales that are stored in the type of the weight keep this type.
                 let own = weight.input_weight.map(|at| self.model.own_type(&self.model.found.weights[at]));
-                let scale = target.grid.scale.or(own).or(Some(weight.dtype));
-                let of_values = target.clone();
-                let with_scale = SchemeTarget { grid: TargetGrid { scale, ..target.grid }, ..of_values };
+                let grid = TargetGrid { scale: target.grid.scale.or(own).or(Some(weight.dtype)), ..target.grid };
                 let input = weight.input_weight.map(|at| &self.model.found.weights[at].parameters);
                 let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
                 let arithmetic = Arithmetic::Exact;
-                let rotation = self.rotation(&with_scale, None);
+                let rotation = self.rotation(target, None);
                 let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..self.encoding() };
-                let encoder = self.encoder(&with_scale, &weight.shape, Dtype::Float64, options);
+                let encoder = self.encoder(target.layout.row, &grid, &weight.shape, Dtype::Float64, options);
                 let encoder = encoder.map_err(|why| {
                     Error::new(format!("cannot be quantized after the merge: {why}")).in_tensor(&weight.name)
                 })?;
                 target.encoder = Some(Arc::new(encoder));
-                let base = std::mem::replace(&mut weight.values, WeightValues::Columns);
-                weight.values = base.merged([merge], Dtype::Float64);
-                (weight.exact, weight.is_merged) = (None, true);
+                (weight.exact, weight.changes) = (None, Some(changes([merge])));
             }
         }
         Ok(())

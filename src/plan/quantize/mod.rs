@@ -32,7 +32,7 @@ use super::quantization::CodesSource;
 use super::renaming::new_names_in;
 use super::step::TensorIndex;
 use super::steps::Steps;
-use super::weight_rows::WeightValues;
+use super::weight_rows::{Changes, WeightValues};
 use super::{PlanFindings, Planned, Request};
 use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG};
 use crate::dtype::Dtype;
@@ -65,6 +65,8 @@ struct WeightCandidate<'a> {
     /// Its index among the quantized weights of the input; `None` if it is not quantized there.
     input_weight: Option<usize>,
     values: WeightValues,
+    /// The changes that adapters make to it. Without any, they are empty if it shares its scale with a weight that changes.
+    changes: Option<Changes>,
     shape: Vec<u64>,
     dtype: Dtype,
     /// Its scheme and layout in the output, or the reason for keeping it.
@@ -74,8 +76,6 @@ struct WeightCandidate<'a> {
     /// The encoder for the codes and scales of the input, if no value changes.
     exact: Option<Arc<Encoder>>,
     codes: CodesSource<'a>,
-    /// True if adapters change it, or a weight that shares its scale.
-    is_merged: bool,
 }
 
 /// The tensors that a rule of the options has named so far.
@@ -198,8 +198,12 @@ impl<'a> Planned<'a> {
 }
 
 impl Planner<'_, '_> {
+    /// Returns how the options encode weights.
     fn encoding(&self) -> EncodeOptions {
-        encoding(self.options)
+        let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *self.options;
+        let keeps_type = arithmetic == EncodeArithmetic::Kitchen;
+        let arithmetic = arithmetic.of_decoder();
+        EncodeOptions { arithmetic, keeps_type, scale: search, input_global_scale, ..EncodeOptions::default() }
     }
 
     fn findings(&self, candidates: &WeightCandidates, misfits: Vec<Misfit>, config: EngineConfig) -> PlanFindings {
@@ -282,14 +286,6 @@ impl Planner<'_, '_> {
             has_kept_layers: weights.iter().any(is_kept_layer),
         }
     }
-}
-
-/// Returns how the options encode weights.
-fn encoding(options: &QuantizeOptions) -> EncodeOptions {
-    let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *options;
-    let keeps_type = arithmetic == EncodeArithmetic::Kitchen;
-    let arithmetic = arithmetic.of_decoder();
-    EncodeOptions { arithmetic, keeps_type, scale: search, input_global_scale, ..EncodeOptions::default() }
 }
 
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {

@@ -8,7 +8,7 @@ use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Opt, Result};
 use crate::options::QuantizeOptions;
-use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::quantization::CodesSource;
 use crate::plan::steps::Steps;
 use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
@@ -112,12 +112,11 @@ impl<'a> Planned<'a> {
                     let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(model.stored(at));
                     let values = if encoder.axis().is_some() { WeightValues::Rows(0) } else { WeightValues::Columns };
-                    let rows = WeightRows { sources, values, encoder };
+                    let rows = WeightRows { sources, values, changes: None, encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
-                    let weight =
-                        Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes, dither: None };
-                    steps.weight(Step::encode((0, at), weight))?;
+                    let name = (tensor.name.to_string(), scheme.name);
+                    steps.weight(Step::encode((0, at), name, rows, codes, None))?;
                 }
                 Err(why) if is_named => {
                     return Err(in_place(

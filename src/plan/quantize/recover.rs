@@ -7,21 +7,15 @@
 use super::coded::refuse_some;
 use super::{Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
-use crate::error::{Error, Opt, Result};
+use crate::error::{Opt, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};
 use crate::plan::quantization::{CodesSource, Unrecovered};
-use crate::plan::weight_rows::WeightRows;
+use crate::plan::weight_rows::{WeightRows, search};
 use crate::progress::Observer;
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::text::shorten;
-use crate::threads::in_order;
 use std::collections::HashMap;
-use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Bytes of values that a thread takes at a time.
-const PIECE: u64 = 1 << 20;
 
 /// Weights that try the same candidate at a time.
 struct RecoverySet<'a> {
@@ -43,12 +37,6 @@ struct Member<'a> {
     recoverers: Vec<Arc<Recoverer>>,
     /// The furthest element at which a search failed, in row-major order.
     misfit: Option<u64>,
-}
-
-struct MemberPiece {
-    set: usize,
-    member: usize,
-    rows: Range<u64>,
 }
 
 impl<'a> Planner<'_, 'a> {
@@ -115,10 +103,9 @@ impl<'a> Planner<'_, 'a> {
         candidate: &WeightCandidate,
         recoverers: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
-        let (Ok(target), None) = (&candidate.decision, candidate.input_weight) else { return None };
-        if candidate.is_merged {
+        let (Ok(target), None, None) = (&candidate.decision, candidate.input_weight, &candidate.changes) else {
             return None;
-        }
+        };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
         let encoder = target.encoder.as_ref()?;
@@ -147,9 +134,8 @@ impl<'a> Planner<'_, 'a> {
         };
         let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
-            let narrow = SchemeTarget { grid, ..target.clone() };
-            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
-            Some(recoverer(Arc::new(narrow), origin))
+            let narrow = self.encoder(target.layout.row, &grid, &candidate.shape, candidate.dtype, options);
+            Some(recoverer(Arc::new(narrow.ok()?), origin))
         };
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()
     }
@@ -162,33 +148,18 @@ impl<'a> Planner<'_, 'a> {
             if tried.iter().all(Option::is_none) {
                 return Ok(());
             }
-            let failed: Vec<AtomicBool> = tried.iter().map(|tried| AtomicBool::new(tried.is_none())).collect();
-            let is_open = |set: usize| !failed[set].load(Ordering::Relaxed);
             let mut misfits: Vec<(usize, usize, u64)> = Vec::new();
-            let all = &*sets;
-            let progress = observer.progress("recovering", bytes(all, is_open));
-            let work = |buffer: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
-                let (number, shared) = tried[set].expect("only such sets are searched");
-                let at = &all[set].members[member];
-                let source = at.rows.read(rows.clone(), buffer)?;
-                progress.advance(source.len() as u64);
-                let found = at.recoverers[number].check(rows, source, &shared);
-                if found.is_err() {
-                    failed[set].store(true, Ordering::Relaxed);
-                }
-                Ok::<_, Error>((set, member, found))
-            };
             let mut matched = vec![ScaleMatch::Derived; sets.len()];
-            let skip = |bytes| progress.advance(bytes);
-            in_order(self.threads as u64, pieces(all, is_open, skip), Vec::new, work, |(set, member, found)| {
-                match found {
-                    Ok(ScaleMatch::Derived) => {}
-                    Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
-                    // All pieces before the first failure are checked; later ones may be skipped.
-                    Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
-                    Err(element) => misfits.push((set, member, element)),
-                }
-                ControlFlow::Continue(())
+            let weights = weights(sets, |set| tried[set].is_some());
+            let check = |(set, member): (usize, usize), rows, source: &[u8], _: &mut Vec<u8>| {
+                let (number, shared) = tried[set].expect("only such sets are searched");
+                sets[set].members[member].recoverers[number].check(rows, source, &shared)
+            };
+            search(self.threads, ("recovering", observer), &weights, check, |(set, member), found| match found {
+                Ok(ScaleMatch::Derived) => {}
+                Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
+                Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
+                Err(element) => misfits.push((set, member, element)),
             })?;
             for (set, matched) in sets.iter_mut().zip(matched).filter(|(set, _)| set.found.is_none()) {
                 set.matched = matched;
@@ -221,20 +192,15 @@ impl<'a> Planner<'_, 'a> {
             needs_extremes.push(may_fit);
         }
         let mut found = vec![Extremes::default(); sets.len()];
-        let all = &*sets;
-        let is_needed = |set: usize| needs_extremes[set];
-        let progress = observer.progress("first pass", bytes(all, is_needed));
-        let work = |buffer: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
-            let at = &all[set].members[member].rows;
-            let source = at.read(rows, buffer)?;
-            progress.advance(source.len() as u64);
-            Ok::<_, Error>((set, Extremes::of(at.dtype(), source, 0)))
+        let weights = weights(sets, |set| needs_extremes[set]);
+        let look = |(set, member): (usize, usize), _, source: &[u8], _: &mut Vec<u8>| {
+            Ok(Extremes::of(sets[set].members[member].rows.dtype(), source, 0))
         };
-        in_order(self.threads as u64, pieces(all, is_needed, |_| ()), Vec::new, work, |(set, next)| {
-            found[set].merge(&next);
-            ControlFlow::Continue(())
+        search(self.threads, ("first pass", observer), &weights, look, |(set, _), next| {
+            if let Ok(next) = next {
+                found[set].merge(&next);
+            }
         })?;
-        drop(progress);
         for ((set, found), may_fit) in sets.iter_mut().zip(found).zip(needs_extremes) {
             if !set.needs_extremes() || may_fit && found.largest.is_finite() {
                 set.prepare(found.largest as f32); // of values of 32 bits and fewer
@@ -274,32 +240,16 @@ impl<'a> RecoverySet<'a> {
     }
 }
 
-fn bytes(sets: &[RecoverySet], is_open: impl Fn(usize) -> bool) -> u64 {
-    let open = sets.iter().enumerate().filter(|(set, _)| is_open(*set));
-    let encoders = open.flat_map(|(_, set)| &set.members).map(|member| &member.rows.encoder);
-    encoders.map(|encoder| encoder.rows() * encoder.row_bytes()).sum()
-}
-
-/// Returns the rows to search, set by set. Skips sets that have failed in the meantime; `skip` receives their bytes.
-fn pieces<'s, 'a>(
+/// Returns the weights of some sets, each with the index of its set and its own index there.
+fn weights<'s, 'a>(
     sets: &'s [RecoverySet<'a>],
-    is_open: impl Fn(usize) -> bool + Copy + Send,
-    skip: impl Fn(u64) + Send,
-) -> impl Iterator<Item = MemberPiece> + Send {
-    let of_set = move |(set, searched): (usize, &'s RecoverySet<'a>)| {
-        let of_member = move |(member, searched): (usize, &'s Member<'a>)| {
-            searched.rows.row_pieces(PIECE).map(move |rows| MemberPiece { set, member, rows })
-        };
-        searched.members.iter().enumerate().flat_map(of_member)
+    is_open: impl Fn(usize) -> bool,
+) -> Vec<((usize, usize), &'s WeightRows<'a>)> {
+    let open = sets.iter().enumerate().filter(|(set, _)| is_open(*set));
+    let of_set = |(set, it): (usize, &'s RecoverySet<'a>)| {
+        it.members.iter().enumerate().map(move |(member, it)| ((set, member), &it.rows))
     };
-    let open = sets.iter().enumerate().filter(move |(set, _)| is_open(*set));
-    open.flat_map(of_set).filter(move |MemberPiece { set, member, rows }| {
-        let is_wanted = is_open(*set);
-        if !is_wanted {
-            skip((rows.end - rows.start) * sets[*set].members[*member].rows.encoder.row_bytes());
-        }
-        is_wanted
-    })
+    open.flat_map(of_set).collect()
 }
 
 fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::container::Form;
 use crate::error::Result;
 use crate::kernel::Storage;
 use crate::plan::Step;
-use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::quantization::CodesSource;
 use crate::plan::steps::Steps;
 use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows};
@@ -80,7 +80,7 @@ impl<'a> Planner<'_, 'a> {
         let WeightCandidate { place, name, input_weight, decision, codes, .. } = weight;
         match (decision, rows, input_weight) {
             (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
-                steps.weight(Step::encode(place, Quantization { name, rows, scheme: scheme.name, codes, dither: None }))
+                steps.weight(Step::encode(place, (name, scheme.name), rows, codes, None))
             }
             (Err(reason), _, None) => steps.plain(place, Some(reason)),
             // A quantized weight of the old layout cannot stay next to the config of the new one.
@@ -108,6 +108,7 @@ impl<'a> Planner<'_, 'a> {
             Some(weight) => self.model.value_sources(&self.model.found.weights[weight]).collect(),
             None => Few::One(self.model.stored(self.model.places.binary_search(&candidate.place).ok()?)),
         };
-        Some(WeightRows { sources, values: candidate.values.clone(), encoder })
+        let (values, changes) = (candidate.values.clone(), candidate.changes.clone());
+        Some(WeightRows { sources, values, changes, encoder })
     }
 }

@@ -5,12 +5,12 @@ use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole, Weig
 use crate::error::{Error, Opt, Result};
 use crate::options::QuantizeOptions;
 use crate::plan::Step;
-use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::quantization::CodesSource;
 use crate::plan::steps::Steps;
 use crate::plan::weight_rows::{WeightRows, WeightValues};
 use crate::quant::{
-    CodeNodes, Decoder, FoundWeight, Group, Role, RowMap, Scheme, SchemeLayout, TransposeObstacle, Transposer,
-    WeightEncoder, Zeros,
+    CodeNodes, FoundWeight, Group, Role, RowMap, Scheme, SchemeLayout, TransposeObstacle, Transposer, WeightEncoder,
+    Zeros,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct TransposedWeights<'a> {
     /// By the index of their codes.
-    moved: HashMap<usize, Quantization<'a>>,
+    moved: HashMap<usize, Step<'a>>,
     /// Their scales and zero points.
     parts: HashSet<usize>,
     /// Scales and zero points that other nodes use too, and that stay.
@@ -95,10 +95,10 @@ impl<'a> TransposedWeights<'a> {
             }
             let decoded = graph.dequantizations_of(weight.codes());
             match transposed(model, (graph, decoded), weight, (scheme, layout), options)? {
-                Ok(quantization) => {
+                Ok(step) => {
                     found.parts.extend(weight.parts.iter().filter(|(role, _)| *role != Role::Codes).map(|part| part.1));
                     folded.extend(decoded);
-                    found.moved.insert(weight.codes(), quantization);
+                    found.moved.insert(weight.codes(), step);
                 }
                 // Such as biases, whose codes are of 32 bits.
                 Err(TransposeObstacle::OtherUses) if weight.shape.len() < 2 => {}
@@ -139,8 +139,8 @@ impl<'a> TransposedWeights<'a> {
 
     /// Makes the step for a tensor if it is part of a weight that moves. Returns true if it is.
     pub(super) fn emit(&mut self, at: usize, steps: &mut Steps<'_, 'a>) -> Result<bool> {
-        if let Some(weight) = self.moved.remove(&at) {
-            steps.weight(Step::encode((0, at), weight))?;
+        if let Some(step) = self.moved.remove(&at) {
+            steps.weight(step)?;
         } else if self.needed.contains(&at) {
             steps.plain((0, at), Some(KeptReason::Role(TensorRole::Scale)))?;
         } else if !self.parts.contains(&at) {
@@ -157,7 +157,7 @@ fn transposed<'a>(
     weight: &FoundWeight,
     (scheme, layout): (&'static Scheme, &'static SchemeLayout),
     options: &QuantizeOptions,
-) -> Result<Result<Quantization<'a>, TransposeObstacle>> {
+) -> Result<Result<Step<'a>, TransposeObstacle>> {
     let [folded] = folded else { return Ok(Err(TransposeObstacle::SeveralScales)) };
     let becomes_product = layout.row.nodes == Some(CodeNodes::Product);
     if becomes_product && graph.decoded_use(folded) != Some(WeightUse::Product) {
@@ -183,7 +183,7 @@ fn transposed<'a>(
         Ok(encoder) => Arc::new(encoder),
         Err(why) => return Ok(Err(TransposeObstacle::Unfit(why))),
     };
-    let parts = part_bytes(model, weight, &decoder)?;
+    let parts = model.part_bytes(weight)?;
     let transposer = match Transposer::new(&decoder, &encoder, &parts) {
         Ok(transposer) => Arc::new(transposer),
         Err(why) => return Ok(Err(why)),
@@ -191,14 +191,9 @@ fn transposed<'a>(
     let rows = WeightRows {
         sources: model.value_sources(weight).collect(),
         values: WeightValues::Coded(decoder, RowMap::ALL),
+        changes: None,
         encoder: WeightEncoder::Grid(encoder),
     };
-    let codes = CodesSource::Transposed(transposer);
-    Ok(Ok(Quantization { name: weight.name.clone(), rows, scheme: scheme.name, codes, dither: None }))
-}
-
-/// Returns the bytes of the parts of a weight, in the order of its decoder.
-fn part_bytes<'d>(model: &Model<'d>, weight: &FoundWeight, decoder: &'d Decoder) -> Result<Vec<&'d [u8]>> {
-    let parts = Model::value_parts(weight).into_iter().enumerate();
-    parts.map(|(part, (role, at))| decoder.held(part).map_or_else(|| model.part(role, at), Ok)).collect()
+    let (place, name) = ((0, weight.codes()), (weight.name.clone(), scheme.name));
+    Ok(Ok(Step::encode(place, name, rows, CodesSource::Transposed(transposer), None)))
 }

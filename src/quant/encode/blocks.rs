@@ -21,7 +21,7 @@ pub struct BlockWeightEncoder {
     columns: u64,
     /// Rows of a matrix.
     matrix_rows: u64,
-    source: Dtype,
+    pub(super) source: Dtype,
     /// Conversion of the values to float32, which holds them exactly.
     widen: Kernel,
     /// The stored tensor.
@@ -121,10 +121,6 @@ impl BlockWeightEncoder {
 
     pub(super) fn columns(&self) -> u64 {
         self.columns
-    }
-
-    pub(super) fn row_bytes(&self) -> u64 {
-        self.columns * u64::from(self.source.bits() / 8)
     }
 
     pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {

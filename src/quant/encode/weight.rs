@@ -104,14 +104,19 @@ impl WeightEncoder {
         }
     }
 
+    /// The type of the source values.
+    pub(crate) fn source(&self) -> Dtype {
+        match self {
+            Self::Grid(encoder) => encoder.source,
+            Self::Blocks(encoder) => encoder.source,
+            Self::Plain(weight) => weight.source,
+        }
+    }
+
     /// Bytes of one row of source values.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
-        match self {
-            Self::Grid(encoder) => encoder.row_bytes(),
-            Self::Blocks(encoder) => encoder.row_bytes(),
-            Self::Plain(weight) => weight.columns() * u64::from(weight.source.bits() / 8),
-        }
+        self.columns() * u64::from(self.source().bits() / 8)
     }
 
     /// Stored bits per value, counting all parts.
