@@ -44,7 +44,7 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_handled));
     let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
     let handle = signals.handle();
-    temporaries::before_first(move || {
+    temporaries::before_listing(move || {
         // A signal that cannot be handled ends the process, and a later run removes what is left.
         of_linux().into_iter().filter(is_handled).for_each(|signal| drop(handle.add_signal(signal)));
     });

@@ -8,7 +8,7 @@ mod interrupt;
 #[cfg(feature = "cli")]
 pub(crate) use abandoned::abandoned;
 #[cfg(feature = "cli")]
-pub(crate) use interrupt::{Run, before_first, end_interrupts, remove_temporaries};
+pub(crate) use interrupt::{Run, before_listing, end_interrupts, remove_temporaries};
 
 use super::listing;
 use super::naming::{self, close};
