@@ -1,6 +1,5 @@
 //! The encoder's columns of the table of layouts: the choice of scales and the rounding of codes in each library.
 
-use super::scheme::CodeType;
 use crate::dtype::Dtype;
 
 /// Conversion of values to codes and scales in a library.
@@ -170,8 +169,8 @@ impl ScaleRule {
         Self { global: Some(global), searched_bits: 4, ..Self::PLAIN }
     }
 
-    /// Returns the rule for these codes and scales: the fields have no more exceptions.
-    pub(super) fn of(self, codes: CodeType, stored: Dtype, is_tensor: bool) -> Self {
+    /// Returns the rule for codes of this width, and scales of this dtype: the fields have no more exceptions.
+    pub(super) fn of(self, bits: u32, stored: Dtype, is_tensor: bool) -> Self {
         match self {
             Self { least: Least::Normal, .. } if is_tensor => {
                 Self { least: Least::One, apply: Apply::DivideInType, ..self }
@@ -179,7 +178,7 @@ impl ScaleRule {
             Self { divide: Divide::Reciprocal, .. } if stored == Dtype::Bfloat16 => {
                 Self { divide: Divide::Float32, apply: Apply::Divide, ..self }
             }
-            Self { extreme: Extreme::Signed, away: Some(Away::Quotient), .. } if codes.bits() == 8 => {
+            Self { extreme: Extreme::Signed, away: Some(Away::Quotient), .. } if bits == 8 => {
                 Self { extreme: Extreme::Magnitude, apply: Apply::Divide, away: None, ..self }
             }
             Self { extreme: Extreme::Signed, apply: Apply::DivideInType, .. } if stored == Dtype::Bfloat16 => {
@@ -190,8 +189,8 @@ impl ScaleRule {
     }
 
     /// Returns the rule of comfy-kitchen in the type of the weight.
-    pub(super) fn in_type(self, codes: CodeType) -> Self {
-        Self { divide: if codes.bits() == 4 { Divide::InType } else { self.divide }, ..self }
+    pub(super) fn in_type(self, bits: u32) -> Self {
+        Self { divide: if bits == 4 { Divide::InType } else { self.divide }, ..self }
     }
 
     /// True if many values may be beyond the codes, because scales are rounded down.

@@ -1,7 +1,7 @@
 //! Encodes the rows of a weight as blocks of ggml (GGUF), and measures the result.
 
 use super::super::layout::Role;
-use super::geometry::{EncodedPart, Unfit};
+use super::geometry::{EncodedPart, Unfit, check_count};
 use super::tally::EncodeTally;
 use crate::blocks::{BlockFormat, EncodeRefusal};
 use crate::dtype::Dtype;
@@ -51,25 +51,14 @@ impl BlockWeightEncoder {
             [columns] => (columns, 1),
             [] => (1, 1),
         };
-        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
-        match count.filter(|count| *count < 1 << 56) {
-            None => return Err(Unfit::Dimensions(shape.to_vec())),
-            Some(0) => return Err(Unfit::Empty),
-            Some(_) => {}
-        }
+        check_count(shape)?;
         if !columns.is_multiple_of(format.elements) {
             return Err(Unfit::Columns { columns, multiple: format.elements });
         }
         let [from, to] = [source, Dtype::Float32].map(Storage::packed);
         let widen = Kernel::cast(from, to, &Rules::default()).ok_or(Unfit::Source(source))?;
-        let part = EncodedPart {
-            role: Role::Codes,
-            suffix: "",
-            dtype: format.dtype.unwrap_or(Dtype::Uint8),
-            shape: shape.to_vec(),
-            format: Some(format),
-            fixed: None,
-        };
+        let dtype = format.dtype.unwrap_or(Dtype::Uint8);
+        let part = EncodedPart { format: Some(format), ..EncodedPart::new(Role::Codes, "", dtype, shape.to_vec()) };
         Ok(Self {
             format,
             shape: shape.to_vec(),
@@ -113,14 +102,6 @@ impl BlockWeightEncoder {
 
     pub(super) fn shape(&self) -> &[u64] {
         &self.shape
-    }
-
-    pub(super) fn rows(&self) -> u64 {
-        self.shape.iter().rev().skip(1).product()
-    }
-
-    pub(super) fn columns(&self) -> u64 {
-        self.columns
     }
 
     pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {

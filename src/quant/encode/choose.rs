@@ -36,7 +36,7 @@ pub(super) struct Chooser {
 }
 
 /// The arithmetic of scales: float32 as in the libraries, or float64 for exact arithmetic.
-pub(super) trait Real:
+pub(super) trait ScaleFloat:
     Copy + Default + PartialOrd + From<f32> + Into<f64> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     const IS_EXACT: bool;
@@ -47,7 +47,7 @@ pub(super) trait Real:
 
 macro_rules! real {
     ($real:ident, $is_exact:expr, $narrow:expr) => {
-        impl Real for $real {
+        impl ScaleFloat for $real {
             const IS_EXACT: bool = $is_exact;
 
             #[inline(always)]
@@ -179,7 +179,7 @@ impl Chooser {
 
     /// Chooses the scales of groups from their largest magnitudes and their lowest and highest values.
     #[inline(always)]
-    fn choose<R: Real, const N: usize>(&self, amax: &[R; N], bounds: &[[R; 2]; N], global: f32) -> ScaleLanes<N> {
+    fn choose<R: ScaleFloat, const N: usize>(&self, amax: &[R; N], bounds: &[[R; 2]; N], global: f32) -> ScaleLanes<N> {
         let is_once = self.rule.divide == Divide::Once && !R::IS_EXACT;
         match self.rule.extreme {
             Extreme::Edges => self.with_offsets(bounds),
@@ -199,7 +199,7 @@ impl Chooser {
 
     /// Returns the quotients of largest magnitudes and the largest code.
     #[inline(always)]
-    fn quotients<R: Real, const N: usize>(&self, amax: &[R; N]) -> [R; N] {
+    fn quotients<R: ScaleFloat, const N: usize>(&self, amax: &[R; N]) -> [R; N] {
         let (one, largest): (R, R) = (1.0.into(), self.largest.into());
         if self.rule.divide == Divide::Reciprocal && !R::IS_EXACT {
             return each(|at| one / (one / amax[at] * largest));
@@ -210,7 +210,7 @@ impl Chooser {
 
     /// Rounds numbers to the type that the library computes in.
     #[inline(always)]
-    fn in_type<R: Real, const N: usize>(&self, numbers: [R; N]) -> [R; N] {
+    fn in_type<R: ScaleFloat, const N: usize>(&self, numbers: [R; N]) -> [R; N] {
         if R::IS_EXACT {
             return numbers;
         }
@@ -221,7 +221,7 @@ impl Chooser {
 
     /// Rounds scales to the dtype of stored scales; in float32, to the type that the library computes in.
     #[inline(always)]
-    fn rounded<R: Real, const N: usize>(&self, numbers: &[R; N]) -> [f32; N] {
+    fn rounded<R: ScaleFloat, const N: usize>(&self, numbers: &[R; N]) -> [f32; N] {
         let stored = self.stored_type();
         if R::IS_EXACT && stored == WeightType::Float32 {
             return each(|at| numbers[at].into() as f32);
@@ -233,7 +233,7 @@ impl Chooser {
 
     /// Chooses scales that are stored as floats.
     #[inline(always)]
-    fn floats<R: Real, const N: usize>(&self, amax: &[R; N]) -> ScaleLanes<N> {
+    fn floats<R: ScaleFloat, const N: usize>(&self, amax: &[R; N]) -> ScaleLanes<N> {
         /// Less than this is 0.
         const LEAST: f32 = f32::from_bits(1);
         let Self { rule, weight, largest, stored, .. } = *self;
@@ -292,7 +292,7 @@ impl Chooser {
 
     /// Chooses scales that are powers of two.
     #[inline(always)]
-    fn powers<R: Real, const N: usize>(&self, power: Power, amax: &[R; N]) -> ScaleLanes<N> {
+    fn powers<R: ScaleFloat, const N: usize>(&self, power: Power, amax: &[R; N]) -> ScaleLanes<N> {
         let Self { rule, largest_exponent, .. } = *self;
         let mut quotients = self.quotients(amax);
         if rule.divide == Divide::Reciprocal && !R::IS_EXACT {
@@ -361,7 +361,7 @@ impl Chooser {
 
     /// Chooses scales that are stored as float8e4m3fn.
     #[inline(always)]
-    fn blocks<R: Real, const N: usize>(&self, amax: &[R; N], global: f32) -> ScaleLanes<N> {
+    fn blocks<R: ScaleFloat, const N: usize>(&self, amax: &[R; N], global: f32) -> ScaleLanes<N> {
         let (zero, largest, wide): (R, R, R) = (0.0.into(), self.largest.into(), global.into());
         let quotients: [R; N] = self.quotients(amax);
         let ratios: [f32; N] = match self.rule.global {
@@ -425,7 +425,7 @@ impl Chooser {
 
     /// Chooses scales and offsets by [`Extreme::Edges`]. In float32, offsets are not rounded to the dtype of the weight yet.
     #[inline(always)]
-    fn with_offsets<R: Real, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
+    fn with_offsets<R: ScaleFloat, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
         let (zero, largest): (R, R) = (0.0.into(), self.largest.into());
         let least = R::from(1.0) / R::from(1e7);
         let (mut scales, mut offsets) = ([zero; N], [zero; N]);
@@ -450,7 +450,7 @@ impl Chooser {
 
     /// Chooses scales and zero points by [`Extreme::Magnitude`].
     #[inline(always)]
-    pub(super) fn with_zero_points<R: Real, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
+    pub(super) fn with_zero_points<R: ScaleFloat, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
         // ONNX Runtime's zero points start at 0, and its scale of zeros is 0.
         let is_table = self.rule.extreme == Extreme::Signed;
         let (nothing, codes) = (R::default(), self.most());

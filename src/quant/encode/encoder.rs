@@ -12,7 +12,6 @@ use super::lanes::{CodeRounding, Division, LANES, Quotient};
 use super::levels::Levels;
 use super::narrow;
 use super::rounding::WeightType;
-use super::search::ScaleSearch;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Minifloat;
 use std::ops::Range;
@@ -62,7 +61,7 @@ impl EncodeArithmetic {
 }
 
 /// Options for the computation of codes and scales.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EncodeOptions {
     /// With [`Arithmetic::Exact`], a scale is the exact quotient of the largest magnitude and the largest code, and a
     /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
@@ -77,19 +76,6 @@ pub struct EncodeOptions {
     pub rotation: Option<u64>,
     /// True if the description of `ComfyUI` asks for multiplication in full precision.
     pub has_full_precision: bool,
-}
-
-impl Default for EncodeOptions {
-    fn default() -> Self {
-        Self {
-            arithmetic: Arithmetic::Library,
-            keeps_type: false,
-            scale: ScaleChoice::Amax,
-            input_global_scale: None,
-            rotation: None,
-            has_full_precision: false,
-        }
-    }
 }
 
 /// Loop that converts the values of a segment to codes.
@@ -157,7 +143,8 @@ pub struct Encoder {
     pub(super) segments: SegmentLoop,
     /// True if many values may be beyond the codes.
     pub(super) may_clip: bool,
-    pub(super) search: Option<ScaleSearch>,
+    /// True if scales are searched.
+    pub(super) is_searched: bool,
     pub(super) is_float64: bool,
     /// The axis of the scales in a tensor of an ONNX model.
     pub(super) axis: Option<LinearAxis>,
@@ -250,10 +237,10 @@ impl Encoder {
         let stored = geometry.parts[1].dtype;
         let computed = if is_exact { WeightType::Float32 } else { weight };
         let is_tensor = geometry.is_tensor;
-        let rule = encoding.scale.of(grid.codes, stored, is_tensor);
+        let rule = encoding.scale.of(grid.codes.bits(), stored, is_tensor);
         let keeps_type = options.keeps_type && !is_exact && matches!(rule.least, Least::Number(_));
         let chooser = Chooser {
-            rule: if keeps_type { rule.in_type(grid.codes) } else { rule },
+            rule: if keeps_type { rule.in_type(grid.codes.bits()) } else { rule },
             is_exact,
             weight: computed,
             keeps_type,
@@ -273,11 +260,10 @@ impl Encoder {
         };
         let is_rounded = keeps_type || matches!(rule.apply, Apply::DivideInType | Apply::MultiplyInType);
         let has_search = grid.codes.bits() <= rule.searched_bits && !is_tensor && geometry.block[0] == 1;
-        let search = match options.scale {
-            ScaleChoice::Amax => None,
-            ScaleChoice::Mse if has_search => Some(ScaleSearch::new(&chooser)),
-            ScaleChoice::Mse => return Err(Unfit::Search),
-        };
+        let is_searched = options.scale == ScaleChoice::Mse;
+        if is_searched && !has_search {
+            return Err(Unfit::Search);
+        }
         let block = geometry.block[1];
         let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= geometry.columns;
         let is_even = matches!(rounding, CodeRounding::Float { ties: Ties::Even, .. });
@@ -311,8 +297,8 @@ impl Encoder {
             rounding,
             packing: layout.codes.packing,
             segments,
-            may_clip: rule.may_clip(stored) || options.scale == ScaleChoice::Mse,
-            search,
+            may_clip: rule.may_clip(stored) || is_searched,
+            is_searched,
             is_float64,
             axis: None,
             source,

@@ -11,7 +11,6 @@ use super::encoder::Encoder;
 use super::extremes::is_finite;
 use super::geometry::Band;
 use super::lanes;
-use super::rounding::WeightType;
 use super::scale::GroupScale;
 use super::screen::SearchGroup;
 use super::store::PartWriter;
@@ -91,7 +90,7 @@ impl Float64Rows<'_, '_> {
 
     #[inline(always)]
     fn choose(&mut self, band: &Band, scales: &mut Vec<GroupScale>) {
-        let Encoder { chooser, geometry, search, division, rounding, .. } = self.encoder;
+        let Encoder { chooser, geometry, is_searched, .. } = self.encoder;
         let size = geometry.block[1] as usize;
         let groups = (geometry.columns as usize).div_ceil(size);
         let mut bounds = vec![[f64::INFINITY, f64::NEG_INFINITY]; groups];
@@ -110,22 +109,16 @@ impl Float64Rows<'_, '_> {
         scales.clear();
         let amax = |bounds: &[f64; 2]| bounds[1].max(-bounds[0]);
         scales.extend(bounds.iter().map(|bounds| chooser.exact(amax(bounds), *bounds, self.global)));
-        let Some(search) = search else { return };
+        if !is_searched {
+            return;
+        }
         // Searches with the nearest float32 values; groups then have one row.
         for (at, values) in self.row(band.matrix, band.rows.start).chunks(size).enumerate() {
             let bytes: Vec<u8> =
                 values.iter().flat_map(|bytes| (f64::from_le_bytes(*bytes) as f32).to_le_bytes()).collect();
-            let group = SearchGroup {
-                weight: WeightType::Float32,
-                bytes: &bytes,
-                amax: amax(&bounds[at]) as f32,
-                bounds: bounds[at].map(|bound| bound as f32),
-                chooser,
-                division: *division,
-                rounding,
-                global: self.global,
-            };
-            scales[at] = search.best(&group, scales[at]);
+            let (amax, bounds) = (amax(&bounds[at]) as f32, bounds[at].map(|bound| bound as f32));
+            let group = SearchGroup { encoder: self.encoder, bytes: &bytes, amax, bounds, global: self.global };
+            scales[at] = group.best(scales[at]);
         }
     }
 

@@ -79,6 +79,11 @@ pub struct EncodedPart {
 }
 
 impl EncodedPart {
+    /// A part of numbers that depend on the values of the weight.
+    pub(super) fn new(role: Role, suffix: &'static str, dtype: Dtype, shape: Vec<u64>) -> Self {
+        Self { role, suffix, dtype, shape, format: None, fixed: None }
+    }
+
     #[must_use]
     pub fn byte_len(&self) -> u64 {
         let count = self.shape.iter().product();
@@ -138,12 +143,7 @@ impl EncodeGeometry {
             return Err(Unfit::Dimensions(shape.to_vec()));
         }
         let (rows, columns) = (*rows, *columns);
-        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
-        match count.filter(|count| *count < 1 << 56) {
-            None => return Err(Unfit::Dimensions(shape.to_vec())),
-            Some(0) => return Err(Unfit::Empty),
-            Some(_) => {}
-        }
+        check_count(shape)?;
         let bits = grid.codes.bits();
         // 1. Groups.
         let block = grid.group.lengths([rows, columns]);
@@ -296,7 +296,7 @@ impl EncodeGeometry {
     ) -> Result<(), Unfit> {
         let mut names = layout.names[0].iter();
         let (_, suffix) = names.find(|(known, _)| *known == role).ok_or(Unfit::Grid)?;
-        self.parts.push(EncodedPart { role, suffix, dtype, shape, format: None, fixed });
+        self.parts.push(EncodedPart { fixed, ..EncodedPart::new(role, suffix, dtype, shape) });
         Ok(())
     }
 
@@ -398,6 +398,16 @@ impl EncodeGeometry {
             }
         };
         self.parts.iter().map(range).collect()
+    }
+}
+
+/// Refuses shapes without elements, and those with too many.
+pub(super) fn check_count(shape: &[u64]) -> Result<(), Unfit> {
+    let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+    match count.filter(|count| *count < 1 << 56) {
+        None => Err(Unfit::Dimensions(shape.to_vec())),
+        Some(0) => Err(Unfit::Empty),
+        Some(_) => Ok(()),
     }
 }
 

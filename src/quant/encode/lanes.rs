@@ -533,38 +533,34 @@ impl Loop for Pack<'_> {
 
     #[inline(always)]
     fn run(self) {
-        pack(self.codes, self.bits, self.high_first, self.out);
-    }
-}
-
-#[inline(always)]
-fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
-    match bits {
-        8 => out[..codes.len()].copy_from_slice(codes),
-        4 => {
-            let (pairs, last) = codes.as_chunks::<2>();
-            // A pair as one word: the compiler then narrows whole vectors.
-            let pairs_of = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
-            if high_first {
-                for (pair, out) in pairs_of.zip(&mut *out) {
-                    *out = (pair << 4 | pair >> 8) as u8;
+        let Self { codes, bits, high_first, out } = self;
+        match bits {
+            8 => out[..codes.len()].copy_from_slice(codes),
+            4 => {
+                let (pairs, last) = codes.as_chunks::<2>();
+                // A pair as one word: the compiler then narrows whole vectors.
+                let pairs_of = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
+                if high_first {
+                    for (pair, out) in pairs_of.zip(&mut *out) {
+                        *out = (pair << 4 | pair >> 8) as u8;
+                    }
+                } else {
+                    // The codes of a stream have their signs in the upper bits.
+                    for (pair, out) in pairs_of.zip(&mut *out) {
+                        *out = (pair & 0x0f | pair >> 4 & 0xf0) as u8;
+                    }
                 }
-            } else {
-                // The codes of a stream have their signs in the upper bits.
-                for (pair, out) in pairs_of.zip(&mut *out) {
-                    *out = (pair & 0x0f | pair >> 4 & 0xf0) as u8;
+                if let [last] = last {
+                    out[pairs.len()] = last << if high_first { 4 } else { 0 };
                 }
             }
-            if let [last] = last {
-                out[pairs.len()] = last << if high_first { 4 } else { 0 };
-            }
+            1 => stream::<1>(codes, out),
+            2 => stream::<2>(codes, out),
+            3 => stream::<3>(codes, out),
+            5 => stream::<5>(codes, out),
+            6 => stream::<6>(codes, out),
+            _ => stream::<7>(codes, out),
         }
-        1 => stream::<1>(codes, out),
-        2 => stream::<2>(codes, out),
-        3 => stream::<3>(codes, out),
-        5 => stream::<5>(codes, out),
-        6 => stream::<6>(codes, out),
-        _ => stream::<7>(codes, out),
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::encoder::{EncodeOptions, Encoder, SourceType};
 use super::extremes::Extremes;
-use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
+use super::geometry::{EncodeGeometry, EncodedPart, Unfit, check_count};
 use super::lanes::{self, larger, round_all};
 use super::rounding::{WeightType, round_half_away};
 use super::scale::{ScaleLanes, each};
@@ -108,11 +108,9 @@ impl EncodeGeometry {
         axis: LinearAxis,
         source: Dtype,
     ) -> Result<Self, Unfit> {
-        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
-        match count.filter(|count| *count < 1 << 56) {
-            Some(0) => return Err(Unfit::Empty),
-            Some(_) if axis.axis < shape.len() && shape.len() >= 2 => {}
-            _ => return Err(Unfit::Dimensions(shape.to_vec())),
+        check_count(shape)?;
+        if axis.axis >= shape.len() || shape.len() < 2 {
+            return Err(Unfit::Dimensions(shape.to_vec()));
         }
         let ([matrices, rows, columns], group) = axis.view(shape);
         let block = group.lengths([rows, columns]);
@@ -126,12 +124,13 @@ impl EncodeGeometry {
         if matrices != 1 || !layout.codes.dtypes.contains(&codes) || !layout.scale_dtypes.contains(&source) {
             return Err(Unfit::Grid);
         }
-        let part = |role, suffix, dtype, shape| EncodedPart { role, suffix, dtype, shape, format: None, fixed: None };
         let scales = axis.scales(shape);
-        let mut parts =
-            vec![part(Role::Codes, "", codes, shape.to_vec()), part(Role::Scale, "_scale", source, scales.clone())];
+        let mut parts = vec![
+            EncodedPart::new(Role::Codes, "", codes, shape.to_vec()),
+            EncodedPart::new(Role::Scale, "_scale", source, scales.clone()),
+        ];
         if codes == Dtype::Uint4 {
-            parts.push(part(Role::ZeroPoint, "_zero_point", codes, scales));
+            parts.push(EncodedPart::new(Role::ZeroPoint, "_zero_point", codes, scales));
         }
         Ok(Self {
             shape: vec![rows, columns],

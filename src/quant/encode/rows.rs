@@ -57,14 +57,7 @@ impl<'a> EncodeRows<'a, '_> {
         let groups = buffers.groups;
         if geometry.is_tensor {
             buffers.amax[0] = self.amax.to_bits();
-            self.isa.run(Choose {
-                chooser: &encoder.chooser,
-                amax: &buffers.amax,
-                count: 1,
-                bounds: &[],
-                global: self.global,
-                out: &mut buffers.chosen,
-            });
+            self.choose_scales(&mut buffers, 1);
             if self.rows.start == 0 {
                 let only = buffers.chosen.get(0);
                 self.writer.store_only_scale((only.stored, only.zero));
@@ -118,7 +111,6 @@ impl<'a> EncodeRows<'a, '_> {
 
     fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
-        let global = self.global;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
         let has_bounds = chooser.has_bounds();
         let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
@@ -129,8 +121,7 @@ impl<'a> EncodeRows<'a, '_> {
         amax.fill(0);
         if geometry.has_column_scales {
             amax.copy_from_slice(&self.columns[tile.groups.clone()]);
-            let bounds = &buffers.bounds;
-            self.isa.run(Choose { chooser, amax: &buffers.amax, count, bounds, global, out: &mut buffers.chosen });
+            self.choose_scales(buffers, count);
             return;
         }
         if has_bounds || size == 1 {
@@ -167,32 +158,23 @@ impl<'a> EncodeRows<'a, '_> {
         if most >= INFINITY {
             self.find_special(tile);
         }
-        self.isa.run(Choose {
-            chooser,
-            amax: &buffers.amax,
-            count,
-            bounds: &buffers.bounds,
-            global,
-            out: &mut buffers.chosen,
-        });
-        if let Some(search) = &self.encoder.search {
-            let Encoder { division, rounding, .. } = self.encoder;
+        self.choose_scales(buffers, count);
+        if self.encoder.is_searched {
+            let (encoder, global) = (self.encoder, self.global);
             let bytes = self.source_bytes(tile.matrix, tile.rows.start, tile.columns.clone());
             for (at, bytes) in bytes.chunks(size * width).enumerate() {
-                let group = SearchGroup {
-                    weight: *weight,
-                    bytes,
-                    amax: f32::from_bits(buffers.amax[at]),
-                    bounds: buffers.bounds[at],
-                    chooser,
-                    division: *division,
-                    rounding,
-                    global,
-                };
-                let best = self.isa.run(FindScale { search, group, chosen: buffers.chosen.get(at) });
+                let (amax, bounds) = (f32::from_bits(buffers.amax[at]), buffers.bounds[at]);
+                let group = SearchGroup { encoder, bytes, amax, bounds, global };
+                let best = self.isa.run(FindScale { group, chosen: buffers.chosen.get(at) });
                 buffers.chosen.set(at, &best);
             }
         }
+    }
+
+    /// Chooses the scales of groups from the extremes in the buffers.
+    fn choose_scales(&self, buffers: &mut EncodeBuffers, count: usize) {
+        let EncodeBuffers { amax, bounds, chosen: out, .. } = buffers;
+        self.isa.run(Choose { chooser: &self.encoder.chooser, amax, count, bounds, global: self.global, out });
     }
 
     #[inline(never)]

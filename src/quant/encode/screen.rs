@@ -3,8 +3,8 @@
 //! The errors are computed in float32, for [`BATCH`] scales side by side. They are so near to the exact errors that the
 //! error of the best scale is hardly above the least. Only scales with such errors need exact errors.
 
-use super::choose::Chooser;
-use super::lanes::{self, CodeRounding, Division, RAISED};
+use super::encoder::Encoder;
+use super::lanes::{self, CodeRounding, RAISED};
 use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
 use crate::kernel::Minifloat;
@@ -19,17 +19,14 @@ const MOST: usize = 128;
 /// Largest number of values of a screened group: longer sums of squares are not precise in float32.
 const LONGEST: usize = 1024;
 
-/// One group, and the conversion of its values to codes.
+/// One group, and the encoder of its values.
 #[derive(Clone, Copy)]
 pub(super) struct SearchGroup<'a> {
-    pub(super) weight: WeightType,
+    pub(super) encoder: &'a Encoder,
     pub(super) bytes: &'a [u8],
     pub(super) amax: f32,
     /// The lowest and the highest value, if the codes have zero points.
     pub(super) bounds: [f32; 2],
-    pub(super) chooser: &'a Chooser,
-    pub(super) division: Division,
-    pub(super) rounding: &'a CodeRounding,
     pub(super) global: f32,
 }
 
@@ -58,11 +55,11 @@ impl Screened {
         candidate: impl Fn(usize) -> GroupScale,
         is_last: impl Fn(&GroupScale) -> bool,
     ) -> Self {
-        let width = group.weight.bytes();
+        let width = group.encoder.weight.bytes();
         let values = group.bytes.len() / width;
         let is_ordinary = group.amax > power_of_two(-40) && group.amax < power_of_two(40);
         let mut this = Self { errors: [0.0; MOST], limit: f32::INFINITY };
-        if !(BATCH..=MOST).contains(&count) || !is_ordinary || values > LONGEST || group.chooser.is_exact {
+        if !(BATCH..=MOST).contains(&count) || !is_ordinary || values > LONGEST || group.encoder.chooser.is_exact {
             return this;
         }
         this.errors = [f32::INFINITY; MOST];
@@ -109,7 +106,7 @@ impl Batch {
     /// Computes the squared error of a group with each scale.
     #[inline(always)]
     fn errors(&self, group: &SearchGroup) -> [f32; BATCH] {
-        match (*group.rounding, group.division.rounding) {
+        match (group.encoder.rounding, group.encoder.division.rounding) {
             (CodeRounding::Float { float, .. }, _) => {
                 self.sums(group, move |value, inverse, _| float_of(float, value * inverse))
             }
@@ -132,11 +129,11 @@ impl Batch {
     #[inline(always)]
     fn sums(&self, group: &SearchGroup, multiple: impl Fn(f32, f32, f32) -> f32) -> [f32; BATCH] {
         let Self { scales, inverses, zeros } = *self;
-        let width = group.weight.bytes();
+        let width = group.encoder.weight.bytes();
         let mut sums = [0.0; BATCH];
         for bytes in group.bytes.chunks(PIECE * width) {
             let mut values = [0.0; PIECE];
-            lanes::widen(group.weight, bytes, &mut values[..bytes.len() / width]);
+            lanes::widen(group.encoder.weight, bytes, &mut values[..bytes.len() / width]);
             for value in values {
                 for at in 0..BATCH {
                     let error = value - multiple(value, inverses[at], zeros[at]) * scales[at];

@@ -1,6 +1,6 @@
 //! Searches for the scale with the least squared error in its group.
 
-use super::choose::Chooser;
+use super::encoder::Encoder;
 use super::lanes::{self, Divisors};
 use super::scale::GroupScale;
 use super::screen::{Screened, SearchGroup};
@@ -11,16 +11,8 @@ const PIECE: usize = 16;
 /// Number of partial sums that are kept side by side.
 const LANES: usize = 8;
 
-/// Tries scales for groups of values.
-#[derive(Clone, Debug)]
-pub(super) struct ScaleSearch {
-    /// The numbers of the codes of E4M3 without sign: the block scales of NVFP4 before the global scale applies.
-    blocks: [f32; 127],
-}
-
 /// The search for the scale of one group.
 pub(super) struct FindScale<'a> {
-    pub(super) search: &'a ScaleSearch,
     pub(super) group: SearchGroup<'a>,
     pub(super) chosen: GroupScale,
 }
@@ -30,54 +22,49 @@ impl Loop for FindScale<'_> {
 
     #[inline(always)]
     fn run(self) -> GroupScale {
-        self.search.best(&self.group, self.chosen)
+        self.group.best(self.chosen)
     }
 }
 
-impl ScaleSearch {
-    /// Creates the search, for a rule with [`ScaleRule::searched_bits`](super::super::ScaleRule::searched_bits).
-    pub(super) fn new(chooser: &Chooser) -> Self {
-        Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) }
-    }
-
+impl SearchGroup<'_> {
     /// Returns the scale with the least error; of two equally good scales, the larger. Returns `chosen` if all values
     /// are 0.
     #[inline(always)]
-    pub(super) fn best(&self, group: &SearchGroup, chosen: GroupScale) -> GroupScale {
-        self.best_of(group, chosen, true)
+    pub(super) fn best(&self, chosen: GroupScale) -> GroupScale {
+        self.best_of(chosen, true)
     }
 
-    /// Like [`ScaleSearch::best`], with or without screening; the result is the same.
+    /// Like [`SearchGroup::best`], with or without screening; the result is the same.
     #[inline(always)]
-    fn best_of(&self, group: &SearchGroup, chosen: GroupScale, is_screened: bool) -> GroupScale {
-        let SearchGroup { chooser, amax, global, .. } = *group;
+    fn best_of(&self, chosen: GroupScale, is_screened: bool) -> GroupScale {
+        let SearchGroup { encoder: Encoder { chooser, .. }, amax, bounds, global, .. } = *self;
         if amax == 0.0 || !amax.is_finite() {
             return chosen;
         }
-        let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
+        let block = |code: u32| chooser.of_block(code, chooser.e4m3.number(code), global);
         let (is_block, is_power) = (chooser.rule.global.is_some(), chooser.power().is_some());
         // The largest scales come first, so that the larger of two equally good scales wins.
         let count = if is_block {
             // E4M3 scales downwards, from the largest scale for which a code other than 0 is possible.
-            let is_possible =
-                |block: &f32| f64::from(chooser.of_block(0, *block, global).scale) <= 4.0 * f64::from(amax);
-            self.blocks.partition_point(is_possible).saturating_sub(1)
+            let is_possible = |code: &u32| f64::from(block(*code).scale) <= 4.0 * f64::from(amax);
+            let codes: [u32; 127] = std::array::from_fn(|code| code as u32);
+            codes.partition_point(is_possible).saturating_sub(1)
         } else {
             // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
             if is_power { 3 } else { 20 }
         };
         let candidate = |step: usize| {
             if is_block {
-                block(count - step)
+                block((count - step) as u32)
             } else if is_power {
                 chooser.moved(&chosen, 1 - step as i32)
             } else {
-                chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0)
+                chooser.shrunk(amax, bounds, (100 - step) as f32 / 100.0)
             }
         };
         // The error of clipping the largest value alone; smaller scales have larger errors.
         let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);
-        let screened = Screened::new(group, count, candidate, |scale| is_block && cut(scale) > 0.0);
+        let screened = Screened::new(self, count, candidate, |scale| is_block && cut(scale) > 0.0);
         let (mut best, mut least) = (chosen, f64::INFINITY);
         for step in (0..count).filter(|step| !is_screened || screened.is_likely(*step)) {
             let scale = candidate(step);
@@ -86,7 +73,7 @@ impl ScaleSearch {
                 break;
             }
             if scale.scale > 0.0 {
-                let error = error_of(group, &scale);
+                let error = error_of(self, &scale);
                 if error < least {
                     (best, least) = (scale, error);
                 }
@@ -100,21 +87,22 @@ impl ScaleSearch {
 /// result is the same for every instruction set.
 #[inline(always)]
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
-    let width = group.weight.bytes();
+    let Encoder { weight, chooser, division, rounding, .. } = group.encoder;
+    let width = weight.bytes();
     let mut sums = [0.0; LANES];
-    let multiplier = group.chooser.multiplier(group.global);
-    let factor = if group.chooser.is_exact { scale.wide / multiplier } else { f64::from(scale.scale) };
+    let multiplier = chooser.multiplier(group.global);
+    let factor = if chooser.is_exact { scale.wide / multiplier } else { f64::from(scale.scale) };
     for bytes in group.bytes.chunks(PIECE * width) {
         // Loops of a fixed length; a missing value is 0, and so is its error.
         let mut stored = [0; 4 * PIECE];
         stored[..bytes.len()].copy_from_slice(bytes);
         let (mut values, mut numbers, mut multiples, mut codes) =
             ([0.0; PIECE], [0.0; PIECE], [0.0; PIECE], [0; PIECE]);
-        lanes::widen(group.weight, &stored, &mut values);
+        lanes::widen(*weight, &stored, &mut values);
         let divisors =
             Divisors { factors: &[scale.factor], wide: &[scale.wide], multiplier, zeros: &[scale.zero], size: PIECE };
-        lanes::divide(&values, &divisors, group.division, &mut multiples, &mut numbers);
-        lanes::round(group.rounding, &numbers, &mut codes, &mut multiples);
+        lanes::divide(&values, &divisors, *division, &mut multiples, &mut numbers);
+        lanes::round(rounding, &numbers, &mut codes, &mut multiples);
         for (values, multiples) in values.as_chunks::<LANES>().0.iter().zip(multiples.as_chunks::<LANES>().0) {
             for at in 0..LANES {
                 let multiple = f64::from(multiples[at]) - f64::from(scale.zero);
@@ -155,10 +143,7 @@ mod tests {
                 for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
                     let options = EncodeOptions { arithmetic, scale: ScaleChoice::Mse, ..EncodeOptions::default() };
                     let encoder = Encoder::new(layout.row, &layout.grid, &[16, 256], source, options);
-                    let Some(search) = encoder.as_ref().ok().and_then(|encoder| encoder.search.as_ref()) else {
-                        continue;
-                    };
-                    let encoder = encoder.as_ref().unwrap();
+                    let Ok(encoder) = encoder else { continue };
                     let size = encoder.geometry.block[1] as usize;
                     for round in 0..300 {
                         // Values like weights, few distinct values, halves of a step, and a single large value.
@@ -174,19 +159,10 @@ mod tests {
                         let amax = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
                         let low = values.iter().copied().fold(f32::INFINITY, f32::min);
                         let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                        let group = SearchGroup {
-                            weight: encoder.weight,
-                            bytes: &bytes,
-                            amax,
-                            bounds: [low, high],
-                            chooser: &encoder.chooser,
-                            division: encoder.division,
-                            rounding: &encoder.rounding,
-                            global: encoder.chooser.global(f64::from(amax) * 1.5),
-                        };
+                        let global = encoder.chooser.global(f64::from(amax) * 1.5);
+                        let group = SearchGroup { encoder: &encoder, bytes: &bytes, amax, bounds: [low, high], global };
                         let chosen = ScaleLanes::of_exponents(&[-3]).group(0);
-                        let found = search.best(&group, chosen);
-                        let tried = search.best_of(&group, chosen, false);
+                        let [found, tried] = [true, false].map(|is_screened| group.best_of(chosen, is_screened));
                         let place = format!("{} {} {source} {arithmetic:?} {values:?}", scheme.name, layout.name);
                         assert_eq!((found.stored, found.scale), (tried.stored, tried.scale), "{place}");
                     }

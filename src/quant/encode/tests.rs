@@ -62,6 +62,14 @@ fn halves(dtype: Dtype, count: usize) -> Vec<u8> {
     }
 }
 
+/// Encodes all rows.
+fn encoded(encoder: &Encoder, source: &[u8], extremes: &Extremes, tally: &mut EncodeTally, isa: Isa) -> Vec<Vec<u8>> {
+    let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+    let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+    encoder.encode_on(isa, 0..encoder.rows(), source, extremes, &mut outputs, tally);
+    parts
+}
+
 /// Compares both ways to encode with every instruction set.
 fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
     let extremes = if encoder.has_column_scales() {
@@ -73,11 +81,8 @@ fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
     let segments = encoder.segments;
     let mut run = |is_fused: bool, skips_errors: bool, isa: Isa| {
         encoder.segments = if is_fused { segments } else { SegmentLoop::Steps };
-        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
-        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
         let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
-        encoder.encode_on(isa, 0..encoder.rows(), source, &extremes, &mut outputs, &mut tally);
-        (parts, tally)
+        (encoded(encoder, source, &extremes, &mut tally, isa), tally)
     };
     let plain = run(false, false, Isa::Baseline);
     assert_eq!(plain.1.first_special, None);
@@ -212,10 +217,8 @@ fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotien
             [6.0, -4.0, 3.0, 2.0, -1.5, 1.0, 0.5, 0.0][at % 8] * scale / global
         };
         let source: Vec<u8> = (0..1024).flat_map(|at| number(at).to_le_bytes()).collect();
-        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
-        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
         let mut tally = EncodeTally::default();
-        encoder.encode(0..64, &source, &Extremes::of(Dtype::Float64, &source, 0), &mut outputs, &mut tally);
+        encoded(&encoder, &source, &Extremes::of(Dtype::Float64, &source, 0), &mut tally, Isa::chosen());
         assert_eq!((tally.values, tally.changed, tally.max_error), (1024, 0, 0.0), "{global}");
     }
 }
@@ -228,10 +231,8 @@ fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
     // A group whose values are codes times 2^120, and a group with numbers between codes.
     let number = |at: usize| if at < 32 { 6.0 * 2_f32.powi(120) } else { [6.0, 5.0][at % 2] * 2_f32.powi(-30) };
     let source: Vec<u8> = (0..64).flat_map(|at| number(at).to_le_bytes()).collect();
-    let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
-    let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
     let mut tally = EncodeTally::default();
-    encoder.encode(0..1, &source, &Extremes::default(), &mut outputs, &mut tally);
+    encoded(&encoder, &source, &Extremes::default(), &mut tally, Isa::chosen());
     assert!(!tally.is_exact());
     assert_eq!((tally.max_error, tally.max_error_at), (2_f64.powi(-30), Some(33)));
     let sqnr = 10.0 * (72.0 * 2_f64.powi(300)).log10(); // 32 x (6 x 2^120)^2 over 16 x (2^-30)^2
@@ -269,13 +270,9 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
                 };
                 let source: Vec<u8> = (0..1 << 16).flat_map(of).collect();
                 for skips_errors in [false, true] {
-                    let mut parts: Vec<Vec<u8>> =
-                        encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
-                    let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
                     let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
                     let before = steps::RUNS.get();
-                    let extremes = Extremes::of(dtype, &source, 0);
-                    encoder.encode(0..128, &source, &extremes, &mut outputs, &mut tally);
+                    encoded(&encoder, &source, &Extremes::of(dtype, &source, 0), &mut tally, Isa::chosen());
                     // Of 128 segments or more. The largest error is found step by step.
                     let runs = steps::RUNS.get() - before;
                     // The scales that compressed-tensors computes in float16 suit no loop.

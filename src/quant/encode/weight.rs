@@ -35,16 +35,7 @@ impl PlainWeight {
     /// Describes a weight of this shape. Its values are computed as `source`, and stored as `target`.
     #[must_use]
     pub fn new(shape: &[u64], source: Dtype, target: Dtype) -> Self {
-        let (role, shape) = (Role::Codes, shape.to_vec());
-        Self { part: [EncodedPart { role, suffix: "", dtype: target, shape, format: None, fixed: None }], source }
-    }
-
-    fn shape(&self) -> &[u64] {
-        &self.part[0].shape
-    }
-
-    fn columns(&self) -> u64 {
-        self.shape().last().copied().unwrap_or(1)
+        Self { part: [EncodedPart::new(Role::Codes, "", target, shape.to_vec())], source }
     }
 }
 
@@ -80,28 +71,20 @@ impl WeightEncoder {
         match self {
             Self::Grid(encoder) => encoder.shape(),
             Self::Blocks(encoder) => encoder.shape(),
-            Self::Plain(weight) => weight.shape(),
+            Self::Plain(weight) => &weight.part[0].shape,
         }
     }
 
     /// The number of rows: the product of all dimensions but the last.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        match self {
-            Self::Grid(encoder) => encoder.rows(),
-            Self::Blocks(encoder) => encoder.rows(),
-            Self::Plain(weight) => weight.shape().iter().rev().skip(1).product(),
-        }
+        self.shape().iter().rev().skip(1).product()
     }
 
     /// The number of values in a row.
     #[must_use]
     pub fn columns(&self) -> u64 {
-        match self {
-            Self::Grid(encoder) => encoder.columns(),
-            Self::Blocks(encoder) => encoder.columns(),
-            Self::Plain(weight) => weight.columns(),
-        }
+        self.shape().last().copied().unwrap_or(1)
     }
 
     /// The type of the source values.
@@ -157,7 +140,7 @@ impl WeightEncoder {
             Self::Grid(encoder) => encoder.part_ranges(rows),
             Self::Blocks(encoder) => encoder.part_ranges(&rows),
             Self::Plain(weight) => {
-                let row = weight.columns() * u64::from(weight.part[0].dtype.bits() / 8);
+                let row = self.columns() * u64::from(weight.part[0].dtype.bits() / 8);
                 let range = rows.start * row..rows.end * row;
                 Vec::from([range])
             }
