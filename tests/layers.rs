@@ -113,7 +113,6 @@ const CIRCLES: &[&str] = &[
     "plan/gguf/recover.rs",
     "plan/mod.rs",
     "plan/quantize/coded.rs",
-    "plan/quantize/fit.rs",
     "plan/quantize/misfit.rs",
     "plan/quantize/mod.rs",
     "plan/quantize/recover.rs",

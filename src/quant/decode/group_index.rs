@@ -14,7 +14,7 @@ impl Decoder {
         let Some(steps) = self.steps() else { return Ok(()) };
         let geometry = &steps.geometry;
         let Some(slot) = geometry.group_index else { return Ok(()) };
-        let index = Integers { bytes, dtype: slot.dtype };
+        let index = StoredIntegers { bytes, dtype: slot.dtype };
         let is_unused = steps.is_unused(&index);
         (0..index.len()).try_for_each(|column| match index.get(column) {
             Some(-1) if is_unused => Ok(()),
@@ -73,7 +73,7 @@ impl Decoder {
             return Ok(None);
         };
         let Some(slot) = steps.geometry.group_index else { return Ok(None) };
-        let index = Integers { bytes: parts[slot.index], dtype: slot.dtype };
+        let index = StoredIntegers { bytes: parts[slot.index], dtype: slot.dtype };
         if steps.is_unused(&index) {
             return Ok(None);
         }
@@ -83,13 +83,13 @@ impl Decoder {
 
 impl DecodeSteps {
     /// True if the columns are in order: compressed-tensors then writes -1 for each.
-    fn is_unused(&self, index: &Integers) -> bool {
+    fn is_unused(&self, index: &StoredIntegers) -> bool {
         let Self { geometry, layout, .. } = self;
         let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
         layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
     }
 
-    fn group_of(&self, index: &Integers, at: usize) -> Result<u32> {
+    fn group_of(&self, index: &StoredIntegers, at: usize) -> Result<u32> {
         let [below, beside] = self.geometry.grid;
         let (what, groups) = if self.layout.has_row_index() { ("row", below) } else { ("column", beside) };
         let group = index.get(at).unwrap_or_default();
@@ -101,12 +101,12 @@ impl DecodeSteps {
 }
 
 /// Stored numbers of int32 or int64, such as the group of each column or row.
-pub(in crate::quant) struct Integers<'a> {
+pub(in crate::quant) struct StoredIntegers<'a> {
     pub(in crate::quant) bytes: &'a [u8],
     pub(in crate::quant) dtype: Dtype,
 }
 
-impl Integers<'_> {
+impl StoredIntegers<'_> {
     pub(in crate::quant) fn len(&self) -> usize {
         self.bytes.len() / (self.dtype.bits() / 8) as usize
     }

@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ModuleConfig, WeightDescription};
 use crate::quant::decode::geometry::DecodeGeometry;
-use crate::quant::decode::group_index::Integers;
+use crate::quant::decode::group_index::StoredIntegers;
 use crate::quant::libraries::{LayerDescriptions, TensorDescriptions, quant_state};
 use crate::quant::{
     CodeValues, Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros,
@@ -258,7 +258,7 @@ impl Evidence<'_> {
     fn read_shape(&self, index: usize) -> Result<Vec<u64>> {
         let lengths: Option<Vec<u64>> = match self.dtype(index) {
             Some(dtype @ (Dtype::Int64 | Dtype::Int32)) => {
-                let numbers = Integers { bytes: &self.source.read_description(index)?, dtype };
+                let numbers = StoredIntegers { bytes: &self.source.read_description(index)?, dtype };
                 (0..numbers.len()).map(|at| u64::try_from(numbers.get(at)?).ok()).collect()
             }
             _ => None,
