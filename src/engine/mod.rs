@@ -28,7 +28,6 @@ use queue::WriteQueue;
 use std::ops::ControlFlow;
 use worker::Worker;
 
-pub use crate::measure::accuracy::Accuracy;
 pub use findings::{Detail, Outcome};
 #[cfg(feature = "cli")]
 pub(crate) use measure::Measurement;

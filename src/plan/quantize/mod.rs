@@ -110,10 +110,11 @@ impl SchemeTarget {
 }
 
 impl WeightCandidate<'_> {
-    /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output.
+    /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output, and adapters
+    /// do not change it.
     fn coded(&self) -> Option<(&Arc<Decoder>, RowMap)> {
-        match &self.values {
-            WeightValues::Coded(decoder, rows) if self.decision.is_ok() => Some((decoder, *rows)),
+        match (&self.values, &self.changes) {
+            (WeightValues::Coded(decoder, rows), None) if self.decision.is_ok() => Some((decoder, *rows)),
             _ => None,
         }
     }
