@@ -92,7 +92,7 @@ fn quantized(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(input.len() as u64));
         for isa in Isa::available() {
             group.bench_function(format!("{isa:?}"), |bencher| {
-                bencher.iter(|| decoder.decode_on(isa, 0..SHAPE[0], black_box(&bytes), &mut values));
+                bencher.iter(|| decoder.decode_on(isa, 0..SHAPE.iter().product(), black_box(&bytes), &mut values));
             });
         }
     }

@@ -263,50 +263,44 @@ impl Decoder {
         }
     }
 
-    /// Like [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
+    /// Decodes a range of rows: see [`Decoder::decode_values`].
+    pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
+        let columns = self.columns();
+        self.decode_values(rows.start * columns..rows.end * columns, parts, out)
+    }
+
+    /// Decodes values, which are counted in row-major order and divided by [`Decoder::cut`], to `out`. `parts` holds all
+    /// stored bytes of each part, in the order of the parts. Both are little endian. Fails if the group index names a group
+    /// that does not exist. Panics if the number of parts is wrong, the bytes of a part do not match its shape, the values
+    /// are out of range, or the length of `out` is wrong.
     pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
-        self.check_parts(parts);
+        self.decode_on(Isa::chosen(), values, parts, out)
+    }
+
+    /// Like [`Decoder::decode_values`], with one of the instruction sets of [`Isa::available`], for tests. Conversions of
+    /// types run in kernels, which use the chosen set.
+    pub fn decode_on(&self, isa: Isa, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
+        let lengths = parts.iter().map(|bytes| bytes.len() as u64);
+        assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
         let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
-        let mut tally = DecodeTally::default();
-        let (mut start, mut out) = (values.start, out);
-        while start < values.end {
+        let Range { mut start, end: last } = values;
+        assert!(start <= last && last <= self.rows() * self.columns(), "the values are those of the weight");
+        assert_eq!(out.len() as u64, (last - start) * width, "the output is as long as the values");
+        let (mut tally, mut out) = (DecodeTally::default(), out);
+        while start < last {
             let column = start % columns;
-            let (end, within) = if column == 0 && values.end - start >= columns {
-                (values.end - values.end % columns, 0..columns)
+            let (end, within) = if column == 0 && last - start >= columns {
+                (last - last % columns, 0..columns)
             } else {
-                let end = values.end.min(start - column + columns);
+                let end = last.min(start - column + columns);
                 (end, column..column + end - start)
             };
             let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
             let rows = start / columns..end.div_ceil(columns);
-            tally += self.decode_range(&DecodeRange { isa: Isa::chosen(), parts, rows, columns: within }, now)?;
+            tally += self.decode_range(&DecodeRange { isa, parts, rows, columns: within }, now)?;
             (start, out) = (end, rest);
         }
         Ok(tally)
-    }
-
-    /// Decodes a range of rows to `out`. `parts` holds all stored bytes of each part, in the order of the parts. Both
-    /// are little endian. Fails if the group index names a group that does not exist. Panics if the number of parts is
-    /// wrong, the bytes of a part do not match its shape, the rows are out of range, or the length of `out` is wrong.
-    pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
-        self.decode_on(Isa::chosen(), rows, parts, out)
-    }
-
-    /// Like [`Decoder::decode`], with one of the instruction sets of [`Isa::available`], for tests. Conversions of types run
-    /// in kernels, which use the chosen set.
-    pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
-        self.check_parts(parts);
-        assert!(rows.start <= rows.end && rows.end <= self.rows(), "the rows are those of the weight");
-        assert_eq!(out.len() as u64, (rows.end - rows.start) * self.row_bytes(), "the output is as long as the rows");
-        if out.is_empty() {
-            return Ok(DecodeTally::default());
-        }
-        self.decode_range(&DecodeRange { isa, parts, rows, columns: 0..self.columns() }, out)
-    }
-
-    fn check_parts(&self, parts: &[&[u8]]) {
-        let lengths = parts.iter().map(|bytes| bytes.len() as u64);
-        assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
     }
 
     fn decode_range(&self, range: &DecodeRange, out: &mut [u8]) -> Result<DecodeTally> {
