@@ -45,9 +45,9 @@ pub(super) trait ScaleFloat:
     fn round_ties_even(self) -> Self;
 }
 
-macro_rules! real {
-    ($real:ident, $is_exact:expr, $narrow:expr) => {
-        impl ScaleFloat for $real {
+macro_rules! scale_float {
+    ($float:ident, $is_exact:expr, $narrow:expr) => {
+        impl ScaleFloat for $float {
             const IS_EXACT: bool = $is_exact;
 
             #[inline(always)]
@@ -63,8 +63,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, false, std::convert::identity);
-real!(f64, true, to_odd);
+scale_float!(f32, false, std::convert::identity);
+scale_float!(f64, true, to_odd);
 
 /// Chooses the scales of groups. `amax` holds their largest magnitudes, and `bounds` their lowest and highest values,
 /// which only some rules need.
