@@ -46,9 +46,12 @@ impl SearchGroup<'_> {
         // The largest scales come first, so that the larger of two equally good scales wins.
         let count = if is_block {
             // E4M3 scales downwards, from the largest scale for which a code other than 0 is possible.
-            let is_possible = |code: &u32| f64::from(block(*code).scale) <= 4.0 * f64::from(amax);
-            let codes: [u32; 127] = std::array::from_fn(|code| code as u32);
-            codes.partition_point(is_possible).saturating_sub(1)
+            let is_possible = |code: u32| f64::from(block(code).scale) <= 4.0 * f64::from(amax);
+            let mut possible = 0;
+            for codes in [64, 32, 16, 8, 4, 2, 1] {
+                possible += if is_possible(possible + codes - 1) { codes } else { 0 };
+            }
+            possible.saturating_sub(1) as usize
         } else {
             // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
             if is_power { 3 } else { 20 }
