@@ -24,8 +24,9 @@ pub(super) fn set_exit_code(code: u8) {
 /// that was truncated, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ. On
 /// Windows, these are Ctrl-C, Ctrl-Break, and the end of the console or of the session.
 ///
-/// The signals of Linux are handled once there is something to remove: until then, their default action does the same, and
-/// to register them takes a fourth of the instructions of a start.
+/// The signals that only Linux has are registered before the first temporary file: until then there is nothing to remove,
+/// and their default action ends the process, without a message. Registering them would take a fourth of the instructions of
+/// a start.
 ///
 /// The signals of faults, such as SIGSEGV, end the process at once: after a fault, no code can be relied on.
 #[cfg(unix)]
@@ -45,7 +46,7 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
     let handle = signals.handle();
     temporaries::before_listing(move || {
-        // A signal that cannot be handled ends the process, and a later run removes what is left.
+        // If this fails, the signal ends the process, and a later run removes the leftovers.
         of_linux().into_iter().filter(is_handled).for_each(|signal| drop(handle.add_signal(signal)));
     });
     let listen = move || signals.forever().for_each(|signal| if signal == SIGBUS { end_cut_short() } else { end() });

@@ -7,8 +7,10 @@ mod interrupt;
 
 #[cfg(feature = "cli")]
 pub(crate) use abandoned::abandoned;
+#[cfg(all(feature = "cli", unix))]
+pub(crate) use interrupt::before_listing;
 #[cfg(feature = "cli")]
-pub(crate) use interrupt::{Run, before_listing, end_interrupts, remove_temporaries};
+pub(crate) use interrupt::{Run, end_interrupts, remove_temporaries};
 
 use super::listing;
 use super::naming::{self, close};
@@ -96,7 +98,7 @@ pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = Ne
 
 /// Calls `make`, and if that succeeds, sets the sentence that an interrupt reports: it comes before both or after both.
 pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    let mut temporaries = lock();
+    let mut temporaries = lock_to_create();
     let value = make()?;
     temporaries.kept = what.or(temporaries.kept.take());
     Ok(value)
@@ -104,7 +106,7 @@ pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result
 
 /// Calls `make` before an interrupt removes things, or never.
 pub(crate) fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
-    let _temporaries = lock();
+    let _temporaries = lock_to_create();
     make()
 }
 
@@ -112,7 +114,7 @@ pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the list for a file or folder that is created and listed.
+/// Locks the list to create or move files or folders; calls `before_first` before the first ones.
 fn lock_to_create() -> MutexGuard<'static, Temporaries> {
     let mut temporaries = lock();
     if let Some(call) = temporaries.before_first.take() {

@@ -46,7 +46,7 @@ pub(crate) struct WeightRows<'a> {
     pub sources: Few<SourceTensor<'a>>,
     /// The values before adapters change them.
     pub values: WeightValues,
-    /// `None` if none changes them, nor a weight that shares their scale.
+    /// `None` if adapters change neither this weight nor one that shares its scale.
     pub changes: Option<Changes>,
     pub encoder: WeightEncoder,
 }
@@ -395,7 +395,7 @@ impl<'a> WeightRows<'a> {
 
 /// Passes the rows of weights to `check`, with a buffer for its use, and the results to `found`, in order. Each weight has the
 /// number of its set, and its own number there. After the first error, the rest of a set is skipped.
-pub(super) fn search<T: Send>(
+pub(super) fn in_pieces<T: Send>(
     threads: usize,
     (what, observer): (&'static str, &dyn Observer),
     weights: &[((usize, usize), &WeightRows)],

@@ -89,7 +89,7 @@ pub(super) struct Slot {
     pub(super) count: u64,
 }
 
-/// A part that is not known yet.
+/// A placeholder, until the part is found.
 impl Default for Slot {
     fn default() -> Self {
         Self { index: 0, dtype: Dtype::Uint8, count: 0 }

@@ -129,7 +129,7 @@ pub enum Least {
 pub enum Apply {
     /// Division by the scale.
     Divide,
-    /// The same; quotients are rounded to T, but not those of [`Extreme::Signed`] to bfloat16.
+    /// The same; quotients are rounded to T, except for bfloat16 with [`Extreme::Signed`].
     DivideInType,
     /// Multiplication by the reciprocal of the scale.
     Multiply,
@@ -169,7 +169,7 @@ impl ScaleRule {
         Self { global: Some(global), searched_bits: 4, ..Self::PLAIN }
     }
 
-    /// Returns the rule for codes of this width, and scales of this dtype: the fields have no more exceptions.
+    /// Returns the rule for codes of this width and scales of this dtype, with the exceptions of its fields resolved.
     pub(super) fn of(self, bits: u32, stored: Dtype, is_tensor: bool) -> Self {
         match self {
             Self { least: Least::Normal, .. } if is_tensor => {

@@ -43,6 +43,7 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
 }
 
 /// Makes `call` run before the first file or folder is created that an interrupt has to remove.
+#[cfg(unix)]
 pub(crate) fn before_listing(call: impl FnOnce() + Send + 'static) {
     lock().before_first = Some(Box::new(call));
 }

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::plan::quantization::{CodesSource, Quantization, Unrecovered};
 use crate::plan::quantize::refuse_unrecovered;
 use crate::plan::step::{Operation, Step};
-use crate::plan::weight_rows::search;
+use crate::plan::weight_rows::in_pieces;
 use crate::progress::Observer;
 use crate::quant::{BlockWeightEncoder, WeightEncoder};
 use crate::text::shorten;
@@ -64,7 +64,7 @@ impl BlockSearch<'_> {
             searched[at].0.recover(&rows, source, blocks)
         };
         let mut misfits = vec![None; weights.len()];
-        search(threads, ("recovering", self.observer), &weights, check, |(at, _), found| {
+        in_pieces(threads, ("recovering", self.observer), &weights, check, |(at, _), found| {
             misfits[at] = misfits[at].or(found.err());
         })?;
         Ok(misfits)

@@ -65,7 +65,7 @@ struct WeightCandidate<'a> {
     /// Its index among the quantized weights of the input; `None` if it is not quantized there.
     input_weight: Option<usize>,
     values: WeightValues,
-    /// The changes that adapters make to it. Without any, they are empty if it shares its scale with a weight that changes.
+    /// The changes of adapters; `None` if they change neither it nor a weight that shares its scale.
     changes: Option<Changes>,
     shape: Vec<u64>,
     dtype: Dtype,
@@ -199,7 +199,7 @@ impl<'a> Planned<'a> {
 }
 
 impl Planner<'_, '_> {
-    /// Returns how the options encode weights.
+    /// Translates the options of the command to options of encoders.
     fn encoding(&self) -> EncodeOptions {
         let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *self.options;
         let keeps_type = arithmetic == EncodeArithmetic::Kitchen;

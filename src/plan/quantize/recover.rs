@@ -10,7 +10,7 @@ use crate::dtype::Dtype;
 use crate::error::{Opt, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};
 use crate::plan::quantization::{CodesSource, Unrecovered};
-use crate::plan::weight_rows::{WeightRows, search};
+use crate::plan::weight_rows::{WeightRows, in_pieces};
 use crate::progress::Observer;
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::text::shorten;
@@ -155,7 +155,7 @@ impl<'a> Planner<'_, 'a> {
                 let (number, shared) = tried[set].expect("only such sets are searched");
                 sets[set].members[member].recoverers[number].check(rows, source, &shared)
             };
-            search(self.threads, ("recovering", observer), &weights, check, |(set, member), found| match found {
+            in_pieces(self.threads, ("recovering", observer), &weights, check, |(set, member), found| match found {
                 Ok(ScaleMatch::Derived) => {}
                 Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
                 Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
@@ -196,7 +196,7 @@ impl<'a> Planner<'_, 'a> {
         let look = |(set, member): (usize, usize), _, source: &[u8], _: &mut Vec<u8>| {
             Ok(Extremes::of(sets[set].members[member].rows.dtype(), source, 0))
         };
-        search(self.threads, ("first pass", observer), &weights, look, |(set, _), next| {
+        in_pieces(self.threads, ("first pass", observer), &weights, look, |(set, _), next| {
             if let Ok(next) = next {
                 found[set].merge(&next);
             }

@@ -325,8 +325,9 @@ impl Decoder {
     /// Counts the values that differ from the exact ones, if they are watched. A NaN that stays NaN does not count.
     fn count_inexact(&self, range: &DecodeRange, values: &[u8]) -> Result<Occurrences> {
         let mut inexact = Occurrences::default();
-        let (Some(exact), Some(widen)) = (&self.exact, cast(self.target(), Dtype::Float64)) else { return Ok(inexact) };
-        let (width, step) = (range.width(), (self.piece(1 << 14) / self.columns()).max(1));
+        let Some(exact) = &self.exact else { return Ok(inexact) };
+        let Some(widen) = cast(self.target(), Dtype::Float64) else { return Ok(inexact) };
+        let (width, step) = (range.width(), (self.piece(1 << 17) / self.columns()).max(1));
         let row_bytes = width * self.target().bits() as usize / 8;
         let (mut numbers, mut wide, mut values) = (Vec::new(), Vec::new(), values);
         let mut row = range.rows.start;

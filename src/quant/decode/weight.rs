@@ -39,7 +39,7 @@ impl Parts<'_> {
 }
 
 impl DecodeGeometry {
-    /// Determines the shape of the weight, and the position of its rows in the codes, and nothing else.
+    /// Determines the shape of the weight and the position of its rows in the codes; all other fields are defaults.
     pub(super) fn of_codes(parts: &Parts, parameters: &Parameters, codes: &Part, bits: u32) -> Result<Self> {
         let wide = u64::from(bits);
         let unfit =

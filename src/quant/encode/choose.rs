@@ -187,7 +187,7 @@ impl Chooser {
             Extreme::Signed if self.rule.divide == Divide::Once || !(R::IS_EXACT && self.has_zero_points) => {
                 self.linear(&each(|at| bounds[at].map(|bound| bound.into() as f32)))
             }
-            _ if self.has_zero_points => self.with_zero_points(bounds),
+            _ if self.has_zero_points => self.with_zero_points(bounds, self.weight),
             Extreme::Signed | Extreme::Magnitude => match self.power() {
                 Some(power) => self.powers(power, amax),
                 None if self.stored.bits() == 8 => self.blocks(amax, global),
@@ -234,11 +234,11 @@ impl Chooser {
     /// Chooses scales that are stored as floats.
     #[inline(always)]
     fn floats<R: ScaleFloat, const N: usize>(&self, amax: &[R; N]) -> ScaleLanes<N> {
-        /// Less than this is 0.
+        /// The smallest positive number: only 0 is below it.
         const LEAST: f32 = f32::from_bits(1);
         let Self { rule, weight, largest, stored, .. } = *self;
         let is_in_type = self.keeps_type && rule.divide == Divide::InType;
-        // 1. The extreme. That of comfy-kitchen in the type of the weight is not 0, unless it is in this type.
+        // 1. The extreme, at least the smallest normal number of T, or the least scale times the largest code.
         let least: R = match rule.least {
             Least::Normal => weight.tiny(),
             Least::Number(bits) if is_in_type => weight.round(f32::from_bits(bits) * largest),
@@ -350,7 +350,7 @@ impl Chooser {
     fn half_steps<const N: usize>(&self, amax: &[f32; N]) -> [i32; N] {
         // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
         // effect. A mantissa of three bits has a finer one.
-        let (bump, raised) = if self.bits == 6 { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
+        let (bump, raised) = if self.largest == 7.5 { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
         let tiny = self.weight.tiny();
         each(|at| {
             let of_subnormal = if amax[at] >= tiny * raised { tiny.to_bits() >> 23 } else { 0 };
@@ -448,23 +448,33 @@ impl Chooser {
         ScaleLanes { factor, zero, is_underflow, ..ScaleLanes::of_numbers(scale) }
     }
 
-    /// Chooses scales and zero points by [`Extreme::Magnitude`].
+    /// Chooses scales and zero points from the distance between the lowest and the highest value, or 0, which is rounded to
+    /// the type `distance`.
     #[inline(always)]
-    pub(super) fn with_zero_points<R: ScaleFloat, const N: usize>(&self, bounds: &[[R; 2]; N]) -> ScaleLanes<N> {
+    pub(super) fn with_zero_points<R: ScaleFloat, const N: usize>(
+        &self,
+        bounds: &[[R; 2]; N],
+        distance: WeightType,
+    ) -> ScaleLanes<N> {
         // ONNX Runtime's zero points start at 0, and its scale of zeros is 0.
         let is_table = self.rule.extreme == Extreme::Signed;
         let (nothing, codes) = (R::default(), self.most());
         let least = if is_table { 0.0 } else { -((1_u32 << (self.bits - 1)) as f32) };
         let low: [R; N] = each(|at| if bounds[at][0] < nothing { bounds[at][0] } else { nothing });
         let high: [R; N] = each(|at| if bounds[at][1] > nothing { bounds[at][1] } else { nothing });
-        let range: [R; N] = self.in_type(each(|at| high[at] - low[at]));
+        let range: [R; N] = Self { weight: distance, ..*self }.in_type(each(|at| high[at] - low[at]));
         // Subnormal operands take long.
         let is_small: [bool; N] = each(|at| !R::IS_EXACT & (range[at] < SMALL.into()));
         let scale: [f32; N] = self.rounded(&each(|at| {
             if is_small[at] { quotient_of_small(range[at].narrow(), codes).into() } else { range[at] / codes.into() }
         }));
         // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
-        let parts: [f32; N] = self.rounded(&each(|at| high[at] / codes.into() - low[at] / codes.into()));
+        let mut is_finite = true;
+        for scale in scale {
+            is_finite &= scale < f32::INFINITY;
+        }
+        let parts = || self.rounded(&each(|at| high[at] / codes.into() - low[at] / codes.into()));
+        let parts: [f32; N] = if is_finite { scale } else { parts() };
         let scale: [f32; N] = each(|at| if scale[at] < f32::INFINITY { scale[at] } else { parts[at] });
         let quotient: [R; N] = self.in_type(each(|at| {
             let raise = |number: f32| raised(number.to_bits(), 100);

@@ -102,7 +102,7 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
             let float = minifloat(dtype)?;
             (CodeRounding::Float { float, sign: encoding.sign, ties: encoding.ties }, float.largest)
         }
-        // Codes with zero points start at 0, but not those of compressed-tensors.
+        // Codes with zero points start at 0, except in compressed-tensors.
         CodeType::Int { bits, symmetric }
             if encoding.scale.away == Some(Away::Sum) || !symmetric && encoding.scale.extreme != Extreme::Magnitude =>
         {

@@ -107,7 +107,8 @@ impl Float64Rows<'_, '_> {
             }
         }
         scales.clear();
-        let amax = |bounds: &[f64; 2]| bounds[1].max(-bounds[0]);
+        // A positive 0 for zeros of both signs: exponents follow from its bits.
+        let amax = |bounds: &[f64; 2]| bounds[1].max(-bounds[0]).abs();
         scales.extend(bounds.iter().map(|bounds| chooser.exact(amax(bounds), *bounds, self.global)));
         if !is_searched {
             return;

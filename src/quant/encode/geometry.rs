@@ -401,7 +401,7 @@ impl EncodeGeometry {
     }
 }
 
-/// Refuses shapes without elements, and those with too many.
+/// Refuses shapes with no elements or too many.
 pub(super) fn check_count(shape: &[u64]) -> Result<(), Unfit> {
     let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
     match count.filter(|count| *count < 1 << 56) {

@@ -180,7 +180,7 @@ impl Chooser {
         let chosen = match self.rule.divide {
             _ if !self.has_zero_points => own.signed(bounds),
             Divide::Once => own.shifted(bounds),
-            _ => own.with_zero_points(bounds),
+            _ => own.with_zero_points(bounds, self.stored_type()),
         };
         let mut scale = chosen.scale;
         round_all(&mut scale, self.stored_type());

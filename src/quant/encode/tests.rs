@@ -1,8 +1,8 @@
 //! Tests that all ways to encode give the same bytes and errors.
 
 use super::super::decode::Arithmetic;
-use super::super::layout::{Group, RotationUse};
-use super::super::libraries::SCHEMES;
+use super::super::layout::{Group, Role, RotationUse};
+use super::super::libraries::{GATHER, SCHEMES};
 use super::super::parts::LinearAxis;
 use super::super::scheme::SchemeLayout;
 use super::encoder::SegmentLoop;
@@ -281,5 +281,48 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn zeros_of_both_signs_have_the_same_scales_in_float64() {
+    let mut tried = 0;
+    for stored in unrotated_layouts() {
+        for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
+            let options = EncodeOptions { arithmetic, ..EncodeOptions::default() };
+            let encoder = Encoder::new(stored.row, &stored.grid, &[128, 512], Dtype::Float64, options);
+            let Ok(encoder) = encoder else { continue }; // some libraries have no such sources
+            tried += 1;
+            let [positive, negative] = [0.0_f64, -0.0].map(|zero| {
+                let source = zero.to_le_bytes().repeat(128 * 512);
+                let extremes = Extremes::of(Dtype::Float64, &source, 0);
+                encoded(&encoder, &source, &extremes, &mut EncodeTally::default(), Isa::chosen())
+            });
+            for ((part, positive), negative) in encoder.parts().iter().zip(positive).zip(negative) {
+                let place = format!("{} {arithmetic:?} {}", stored.row.name, part.suffix);
+                assert!(part.role == Role::Codes || positive == negative, "{place}");
+            }
+        }
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[test]
+fn the_distance_of_a_table_of_bfloat16_is_rounded_before_it_is_divided() {
+    let is_table = |stored: &&SchemeLayout| stored.row == &GATHER;
+    let tables: Vec<_> = SCHEMES.iter().flat_map(|scheme| scheme.in_model).filter(is_table).collect();
+    assert!(!tables.is_empty());
+    for stored in tables {
+        let along = LinearAxis { axis: 1, block_size: 32 };
+        let options = EncodeOptions::default();
+        let encoder = Encoder::linear(stored.row, &stored.grid, &[1, 32], along, Dtype::Bfloat16, options).unwrap();
+        // The distance 3.0234375 is a tie, which becomes 3.03125; a fifteenth of it is 207 / 1024 in bfloat16.
+        let numbers = [-0.0078125, 3.015625].into_iter().cycle().take(32).map(half::bf16::from_f32);
+        let source: Vec<u8> = numbers.flat_map(half::bf16::to_le_bytes).collect();
+        let extremes = Extremes::of(Dtype::Bfloat16, &source, 0);
+        let parts = encoded(&encoder, &source, &extremes, &mut EncodeTally::default(), Isa::chosen());
+        let scale = encoder.parts().iter().position(|part| part.role == Role::Scale).unwrap();
+        let scale = half::bf16::from_le_bytes(*parts[scale].first_chunk().unwrap());
+        assert_eq!(scale.to_f32(), 207.0 / 1024.0);
     }
 }

@@ -106,6 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_type_that_does_not_fit_falls_back_to_the_second_and_then_to_f16() {
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 512), TypeChoice::Wanted(Q4_K));
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 96), TypeChoice::Fallback { wanted: Q4_K, format: Q5_0 });
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 100), TypeChoice::Fallback { wanted: Q4_K, format: F16 });
+        assert_eq!(TypeChoice::fitting(Q4_K, None, 96).format(), Some(F16));
+        assert_eq!(TypeChoice::Kept(KeptRule::NotAWeight).format(), None);
+    }
+
+    #[test]
     fn outermost_dimensions_of_length_1_are_dropped() {
         assert_eq!(table_shape(&[1, 1, 6, 1], 1), [6, 1]);
         assert_eq!(table_shape(&[1, 6, 4], 3), [1, 6, 4]);

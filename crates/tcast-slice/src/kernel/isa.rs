@@ -117,11 +117,11 @@ pub fn hidden_one<T: From<u8>>() -> T {
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
-    // Bytes that begin within a line end in one more.
+    // Bytes that do not begin at a line can end in one more line.
     prefetch_line(bytes, bytes.len().wrapping_sub(1));
 }
 
-/// Prefetches the cache line of a byte, if there is this byte.
+/// Prefetches the cache line of the byte at `at`, if it exists.
 #[inline(always)]
 pub fn prefetch_line(bytes: &[u8], at: usize) {
     prefetch_behind(bytes.get(at).map_or(&[], std::slice::from_ref), 0);
