@@ -173,7 +173,7 @@ fn weights<'r>(
             // The error is not finite if all values are 0 and some codes are not.
             let offer = Offer { bytes: tensor.bytes_out, error: error.unwrap_or(BEYOND_ALL) };
             let place = *places.entry(&*tensor.name).or_insert_with(|| {
-                let is_free = !options.rule.iter().any(|rule| rule.matches_one(&[&*tensor.name]));
+                let is_free = !options.rule.iter().any(|rule| rule.pattern.matches(&tensor.name));
                 weights.push(BudgetWeight {
                     name: &tensor.name,
                     elements: tensor.elements(),
