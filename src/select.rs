@@ -75,6 +75,10 @@ impl Pattern {
         self.regex.is_match(name)
     }
 
+    pub(crate) fn matches_one(&self, names: &[impl AsRef<str>]) -> bool {
+        names.iter().any(|name| self.matches(name.as_ref()))
+    }
+
     pub(crate) fn text(&self) -> &str {
         self.glob.glob()
     }

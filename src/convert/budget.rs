@@ -62,10 +62,8 @@ impl From<Error> for Unreachable {
 struct BudgetWeight<'r> {
     name: &'r str,
     elements: u64,
-    /// The scheme that it gets, and the offer, for each measured scheme that fits.
-    schemes: Vec<Option<(&'r str, Offer)>>,
-    /// The bytes that it takes if it is kept; `None` if it must be quantized.
-    kept: Option<u64>,
+    /// For each measured scheme that fits, the scheme that it gets; then, if it may be kept, no scheme.
+    offers: Vec<Option<(Option<&'r str>, Offer)>>,
 }
 
 impl Budget {
@@ -78,24 +76,22 @@ impl Budget {
         (model, names): (&Model, &[&str]),
     ) -> Result<Self, Unreachable> {
         let weights = weights(measured, keeps, options, model);
-        let groups = groups(&weights, measured);
-        let possible = |group: &[usize], scheme: usize| group.iter().all(|at| weights[*at].offer(scheme).is_some());
-        // For each group, the schemes that fit all of its weights; the number after the last stands for `keep`.
-        let possibilities: Vec<Vec<usize>> = groups
-            .iter()
-            .map(|group| (0..=measured.len()).filter(|scheme| possible(group, *scheme)).collect())
-            .collect();
-        let offers = |(group, schemes): (&Vec<usize>, &Vec<usize>)| {
-            let offer = |scheme: &usize| {
-                let offers = || group.iter().filter_map(|at| weights[*at].offer(*scheme)).map(|(_, offer)| offer);
-                Offer { bytes: offers().map(|offer| offer.bytes).sum(), error: offers().map(|offer| offer.error).sum() }
-            };
-            schemes.iter().map(offer).collect()
+        let sum_of = |group: &[usize], scheme: usize| {
+            let offers = group.iter().map(|at| Some(weights[*at].offers[scheme]?.1)).collect::<Option<Vec<_>>>()?;
+            let bytes = offers.iter().map(|offer| offer.bytes).sum();
+            Some((scheme, Offer { bytes, error: offers.iter().map(|offer| offer.error).sum() }))
         };
-        let (groups, possibilities): (Vec<_>, Vec<_>) =
-            groups.into_iter().zip(possibilities).filter(|(_, schemes)| !schemes.is_empty()).unzip();
-        let items: Vec<Vec<Offer>> = groups.iter().zip(&possibilities).map(offers).collect();
-        let elements: u64 = groups.iter().flatten().map(|at| weights[*at].elements).sum();
+        // The groups, with the places of the offers that all of their weights have, and the sums of these offers.
+        let (mut possible, mut items) = (Vec::new(), Vec::new());
+        for group in groups(&weights, measured) {
+            let offers = (0..=measured.len()).filter_map(|scheme| sum_of(&group, scheme));
+            let (places, offers): (Vec<usize>, Vec<Offer>) = offers.unzip();
+            if !places.is_empty() {
+                possible.push((group, places));
+                items.push(offers);
+            }
+        }
+        let elements: u64 = possible.iter().flat_map(|(group, _)| group).map(|at| weights[*at].elements).sum();
         let bits = |bytes: u64| 8.0 * bytes as f64 / elements.max(1) as f64;
         let least = items.iter().map(|offers| offers.iter().map(|offer| offer.bytes).min().unwrap_or_default()).sum();
         // The product may be rounded to just below a whole number.
@@ -105,16 +101,14 @@ impl Budget {
             Err(least) => return Err(Unreachable::TooFewBits(bits(least))),
         };
         let mut chosen: BTreeMap<&str, Option<&str>> = BTreeMap::new();
-        for ((group, schemes), offer) in groups.iter().zip(&possibilities).zip(&choice.offers) {
-            chosen.extend(group.iter().map(|at| {
-                let scheme = weights[*at].offer(schemes[*offer]).and_then(|(scheme, _)| scheme);
-                (weights[*at].name, scheme)
-            }));
+        for ((group, places), offer) in possible.iter().zip(&choice.offers) {
+            let scheme = |at: usize| weights[at].offers[places[*offer]].and_then(|(scheme, _)| scheme);
+            chosen.extend(group.iter().map(|at| (weights[*at].name, scheme(*at))));
         }
         if chosen.values().all(Option::is_none) {
             return Err(Unreachable::NothingQuantized);
         }
-        let by_default = weights.iter().filter_map(|weight| Some((weight.name, weight.schemes[0]?.0))).collect();
+        let by_default = weights.iter().filter_map(|weight| Some((weight.name, weight.offers[0]?.0?))).collect();
         let rules = rules(&chosen, &by_default, names)?;
         let rule = options.rule.iter().chain(&rules).cloned().collect();
         let options = QuantizeOptions { rule, ..options.clone() };
@@ -146,17 +140,6 @@ const BEYOND_ALL: f64 = 1e100;
 /// The word for weights that stay as they are stored.
 const KEEP: &str = "keep";
 
-impl<'r> BudgetWeight<'r> {
-    /// Returns the scheme that it gets, and the offer, for a measured scheme or, with the number after the last, for
-    /// `keep`.
-    fn offer(&self, scheme: usize) -> Option<(Option<&'r str>, Offer)> {
-        match self.schemes.get(scheme) {
-            Some(found) => found.map(|(scheme, offer)| (Some(scheme), offer)),
-            None => self.kept.map(|bytes| (None, Offer { bytes, error: 0.0 })),
-        }
-    }
-}
-
 /// Returns the weights that at least one of the schemes quantizes, in the order of the model.
 fn weights<'r>(
     measured: &'r [MeasuredScheme],
@@ -166,28 +149,22 @@ fn weights<'r>(
 ) -> Vec<BudgetWeight<'r>> {
     let mut weights: Vec<BudgetWeight> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
-    for (scheme, measured) in measured.iter().enumerate() {
-        for tensor in measured.report.tensors() {
+    for (scheme, one) in measured.iter().enumerate() {
+        for tensor in one.report.tensors() {
             let Some(quantized) = &tensor.quantized else { continue };
             let error = quantized.accuracy.as_ref().and_then(|accuracy| accuracy.relative_squared_error);
             // The error is not finite if all values are 0 and some codes are not.
             let offer = Offer { bytes: tensor.bytes_out, error: error.unwrap_or(BEYOND_ALL) };
             let place = *places.entry(&*tensor.name).or_insert_with(|| {
-                let is_free = !options.rule.iter().any(|rule| rule.matches_one(&[&*tensor.name]));
-                weights.push(BudgetWeight {
-                    name: &tensor.name,
-                    elements: tensor.elements(),
-                    schemes: Vec::new(),
-                    kept: (keeps && is_free).then(|| kept_bytes(tensor, options, model)),
-                });
+                let is_free = !options.rule.iter().any(|rule| rule.pattern.matches(&tensor.name));
+                let kept = || Offer { bytes: kept_bytes(tensor, options, model), error: 0.0 };
+                let mut offers = vec![None; measured.len()];
+                offers.push((keeps && is_free).then(|| (None, kept())));
+                weights.push(BudgetWeight { name: &tensor.name, elements: tensor.elements(), offers });
                 weights.len() - 1
             });
-            weights[place].schemes.resize(scheme, None);
-            weights[place].schemes.push(Some((&*quantized.scheme, offer)));
+            weights[place].offers[scheme] = Some((Some(&*quantized.scheme), offer));
         }
-    }
-    for weight in &mut weights {
-        weight.schemes.resize(measured.len(), None);
     }
     weights
 }

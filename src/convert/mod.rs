@@ -304,7 +304,7 @@ fn check_matched<N: AsRef<str> + Display>(
     }
     let names = names();
     let mut patterns = selection.patterns().filter(|_| !names.is_empty()); // none could match
-    match patterns.find(|(_, pattern, _)| !names.iter().any(|name| pattern.matches(name.as_ref()))) {
+    match patterns.find(|(_, pattern, _)| !pattern.matches_one(&names)) {
         Some((option, pattern, _)) => {
             let error = Error::usage(format!("{option} '{}' matches no tensor", shorten(pattern.text())));
             let error = error.remedy(format!("there {} {}", is(names.len() as u64), first_few(&names, FEW)));
@@ -324,7 +324,7 @@ fn check_rules(options: &QuantizeOptions, model: &Model) -> Result<()> {
     }
     let names = matchable_names(model, layout)?;
     check_matched(&selection, false, || names.iter().chain(&model.source.left_out).collect::<Vec<_>>())?;
-    match options.rule.iter().find(|rule| !rule.matches_one(&names)) {
+    match options.rule.iter().find(|rule| !rule.pattern.matches_one(&names)) {
         Some(rule) => {
             let error = Error::usage(format!("{} '{rule}' matches no tensor", Opt::RULE));
             Err(error.with(Opt::ALLOW_UNMATCHED, "{} accepts it"))

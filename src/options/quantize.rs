@@ -297,9 +297,3 @@ impl std::fmt::Display for SchemeRule {
         write!(f, "{}={}", self.pattern, self.scheme.map_or("keep", |scheme| scheme.name))
     }
 }
-
-impl SchemeRule {
-    pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
-        names.iter().any(|name| self.pattern.matches(name.as_ref()))
-    }
-}

@@ -69,8 +69,7 @@ impl TensorOptions {
 
     /// True if the patterns leave out a tensor that has all of these names.
     pub(crate) fn leaves_out(&self, names: &[&str]) -> bool {
-        let matches_any =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
+        let matches_any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches_one(names));
         !self.include.is_empty() && !matches_any(&self.include) || matches_any(&self.exclude)
     }
 }

@@ -62,10 +62,9 @@ impl ExpertStacks {
                 stacks.entry(place.stack).or_default().push((number, at));
             }
         }
-        // The members of a stack, by the index of the first of them.
-        let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (name, numbers) in &stacks {
-            let mut numbers = numbers.clone();
+        // For each step: the first step of its stack, its number there, and the number of steps; none in a stack of 0 steps.
+        let mut ranks: Vec<(usize, u64, u64)> = (0..steps.len()).map(|at| (at, 0, 0)).collect();
+        for (name, mut numbers) in stacks {
             let first = numbers[0].1;
             numbers.sort_unstable();
             let Some(place) = self.place(steps[first].name()) else { continue };
@@ -77,7 +76,7 @@ impl ExpertStacks {
                 let tensor = name_of_expert(steps[first].name(), missing / parts, part).unwrap_or_default();
                 let error =
                     Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
-                let error = error.in_tensor(name);
+                let error = error.in_tensor(&name);
                 return Err(if self.are_requested { error.without(Opt::EXPERTS) } else { error.keeping_names() });
             }
             let stored = |at: usize| steps[at].new_tensors().map(|(_, dtype, shape)| (dtype, shape));
@@ -87,49 +86,42 @@ impl ExpertStacks {
                 let other = shorten(steps[other].name());
                 let message =
                     format!("is a stack of experts, and '{other}' differs from the others in its type or shape");
-                let error = Error::new(message).in_tensor(name);
+                let error = Error::new(message).in_tensor(&name);
                 return Err(if is_same {
                     error.remedy("quantize all experts of a layer to one scheme")
                 } else {
                     error.remedy("cast the model to one type first, such as bfloat16")
                 });
             }
-            members.insert(first, numbers.into_iter().map(|(_, at)| at).collect());
-        }
-        let mut left: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
-        let mut stacked = Vec::with_capacity(left.len());
-        for at in 0..left.len() {
-            let Some(numbers) = members.get(&at) else {
-                let Some(mut step) = left[at].take_if(|step| self.place(step.name()).is_none()) else { continue };
-                if let StackForm::Mlx(form) = self.form {
-                    for result in step.results.iter_mut() {
-                        result.name = form.name_of(&result.name).map_or_else(|| take(&mut result.name), Cow::Owned);
-                    }
-                }
-                stacked.push(step);
-                continue;
-            };
-            let count = numbers.len() as u64;
-            let place = left[at].as_ref().map(|step| step.place);
-            for (expert, number) in numbers.iter().zip(0..) {
-                let Some(mut step) = left[*expert].take() else { continue };
-                step.place = place.unwrap_or(step.place);
-                let shapes: Vec<Vec<u64>> = step.new_tensors().map(|(_, _, shape)| shape.to_vec()).collect();
-                for (result, shape) in step.results.iter_mut().zip(shapes) {
-                    if let Some(place) = self.place(&result.name) {
-                        let parts = place.count();
-                        let mut shape = [&[count / parts], &shape[..]].concat();
-                        if let Some(rows) = shape.get_mut(1) {
-                            *rows *= parts;
-                        }
-                        let part = StackPart { name: place.stack.into(), shape: shape.into(), count, number };
-                        result.extra.get_or_insert_default().stack = Some(part);
-                    }
-                }
-                stacked.push(step);
+            for (number, (_, at)) in (0..).zip(&numbers) {
+                ranks[*at] = (first, number, numbers.len() as u64);
             }
         }
-        Ok(stacked)
+        let places: Vec<TensorIndex> = steps.iter().map(|step| step.place).collect();
+        let mut ranked: Vec<_> = ranks.into_iter().zip(steps).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        for ((first, number, count), step) in &mut ranked {
+            if *count == 0 {
+                for result in step.results.iter_mut() {
+                    let new = self.in_mlx().and_then(|form| form.name_of(&result.name));
+                    result.name = new.map_or_else(|| take(&mut result.name), Cow::Owned);
+                }
+                continue;
+            }
+            step.place = places[*first];
+            let shapes: Vec<Vec<u64>> = step.new_tensors().map(|(_, _, shape)| shape.to_vec()).collect();
+            for (result, shape) in step.results.iter_mut().zip(shapes) {
+                let Some(place) = self.place(&result.name) else { continue };
+                let parts = place.count();
+                let mut shape = [&[*count / parts], &shape[..]].concat();
+                if let Some(rows) = shape.get_mut(1) {
+                    *rows *= parts;
+                }
+                let part = StackPart { name: place.stack.into(), shape: shape.into(), count: *count, number: *number };
+                result.extra.get_or_insert_default().stack = Some(part);
+            }
+        }
+        Ok(ranked.into_iter().map(|(_, step)| step).collect())
     }
 }
 

@@ -73,7 +73,7 @@ impl<'o> ContentChoice<'o> {
             for at in match_pattern(pattern, model) {
                 (taken[at], *is_matched) = (true, true);
             }
-            *is_matched |= model.source.left_out.iter().any(|name| pattern.matches(name));
+            *is_matched |= pattern.matches_one(&model.source.left_out);
         }
         taken
     }

@@ -165,7 +165,7 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) ->
         check_matched(selection, &names, args.view.allow_unmatched, args.quiet)?;
         if let Some(name) = args.tensor.iter().find(|name| !names.contains(&name.as_str())) {
             let error = no_tensor(names.iter().copied(), name);
-            let pattern = name.parse::<Pattern>().ok().filter(|pattern| names.iter().any(|name| pattern.matches(name)));
+            let pattern = name.parse::<Pattern>().ok().filter(|pattern| pattern.matches_one(&names));
             return Err(match pattern {
                 Some(_) => {
                     let say = "--tensor takes a name; a pattern goes with {}";

@@ -145,7 +145,7 @@ fn check_patterns(args: &QuantizeArgs, model: &Model) -> Result<()> {
     if let Some(rule) = options.rule.iter().filter(|_| !allow_unmatched).find(is_left_out) {
         return Err(hidden_rule(&rule.to_string()).in_file(path));
     }
-    if let Some(rule) = options.rule.iter().find(|rule| !allow_unmatched && !rule.matches_one(&names)) {
+    if let Some(rule) = options.rule.iter().find(|rule| !allow_unmatched && !rule.pattern.matches_one(&names)) {
         let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(path);
         let target = format!("={}", rule.scheme.map_or("keep", |scheme| scheme.name));
         return Err(error.remedy(propose("--rule", &rule.pattern, &target, &names)));

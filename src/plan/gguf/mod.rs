@@ -5,7 +5,6 @@
 //! describes what the new file lacks, `importance` reads importance matrices, and `recover` finds the blocks of decoded
 //! weights. The types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
-mod architecture;
 mod diffusion;
 mod donor;
 mod importance;
@@ -24,10 +23,9 @@ use super::weight_rows::{Changes, WeightRows, WeightValues, changes};
 use super::{PlanFindings, Planned, Request};
 use crate::blocks::{BlockFormat, ValueChange};
 use crate::container::Form;
-use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
-use crate::kernel::{Condition, Rules, Storage};
+use crate::kernel::Storage;
 use crate::lora::{Merge, unmerged};
 use crate::operator::Operator;
 use crate::options::{CastOptions, GgufOptions, QuantizeOptions, Task, TensorOptions};
@@ -41,7 +39,7 @@ use crate::select::{KeptReason, Pattern};
 use importance::ImportanceFile;
 #[cfg(feature = "cli")]
 pub(crate) use model::folder_metadata;
-use model::{GgufModel, NewWeight, TensorOrder, WeightOrigin};
+use model::{GgufModel, NewWeight, TypeRules, WeightOrigin};
 use recover::BlockSearch;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -63,8 +61,6 @@ pub(crate) struct GgufTask<'r> {
     search: Option<BlockSearch<'r>>,
     /// True if the weights become plain floats, and no codes may be decoded.
     is_cast: bool,
-    /// The rules of casts to plain floats.
-    rules_of_casts: Rules,
 }
 
 impl<'r> GgufTask<'r> {
@@ -88,16 +84,13 @@ impl<'r> GgufTask<'r> {
 
     /// The weights are cast.
     fn cast(options: &'r CastOptions) -> Result<Self> {
-        let scheme = |to: Dtype| match to {
-            Dtype::Float32 => Ok("f32"),
-            Dtype::Float16 => Ok("f16"),
-            Dtype::Bfloat16 => Ok("bf16"),
-            other => {
-                let error = Error::usage(format!("models in GGUF files are not cast to {other}"));
-                Err(error.with(Opt::TO, "cast to f32, f16 or bf16, and quantize to narrower types"))
-            }
+        let scheme = |to: Dtype| {
+            let format = BlockFormat::plain(to).filter(|_| to.is_weight()).ok_or_else(|| {
+                let error = Error::usage(format!("models in GGUF files are not cast to {to}"));
+                error.with(Opt::TO, "cast to f32, f16 or bf16, and quantize to narrower types")
+            })?;
+            Ok(GgufScheme::find(format.name).expect("plain types have a scheme"))
         };
-        let scheme = |to| scheme(to).map(|name| GgufScheme::find(name).expect("plain types have a scheme"));
         let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.target().map(scheme).transpose()?)));
         Ok(Self {
             scheme: options.to.map(scheme).transpose()?,
@@ -108,7 +101,6 @@ impl<'r> GgufTask<'r> {
             keeps_values: false,
             search: None,
             is_cast: true,
-            rules_of_casts: options.attributes.rules(),
         })
     }
 
@@ -124,7 +116,6 @@ impl<'r> GgufTask<'r> {
             keeps_values: options.keeps_values(),
             search: options.recover.then_some(BlockSearch { must_find: options.only_exact, observer }),
             is_cast: false,
-            rules_of_casts: Rules::default(),
         })
     }
 }
@@ -161,7 +152,7 @@ impl<'a> Planned<'a> {
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
     pub(super) fn gguf(input: &Model<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
         let model = GgufModel::new(input, task.options)?;
-        let is_language = matches!(model.rules, model::TypeRules::Language(_));
+        let is_language = matches!(model.rules, TypeRules::Language(_));
         if let Some(first) = input.source.dropped.names().next().filter(|_| is_language && input.source.is_gguf()) {
             let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
             return Err(error.in_tensor(first).with(Opt::OUTPUT, "name an output in another format"));
@@ -172,7 +163,6 @@ impl<'a> Planned<'a> {
             task,
             model: &model,
             importance: importance.as_ref(),
-            watched: request.fail_on,
             steps: Steps::new(request, &input.source.shards, None)?,
             used: HashSet::new(),
         };
@@ -192,17 +182,13 @@ impl<'a> Planned<'a> {
         }
         let mut plan = steps.finish(&task.tensors.rename, true)?;
         let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
-        let GgufModel { keys, computed, order, mut notes, .. } = model;
-        match order {
-            Some(TensorOrder::ByName(place)) => {
-                plan.steps.sort_by(|one, other| place(one.name()).cmp(&place(other.name())));
-            }
-            Some(TensorOrder::Listed(names)) => {
-                let places: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
-                plan.steps.sort_by_key(|step| places.get(step.name()).copied().unwrap_or(usize::MAX));
-            }
-            None => {}
+        if is_language {
+            plan.steps.sort_by(|one, other| language::place(one.name()).cmp(&language::place(other.name())));
+        } else if !input.source.is_gguf() {
+            let places: HashMap<&str, usize> = model.tensors.iter().map(|tensor| &*tensor.name).zip(0..).collect();
+            plan.steps.sort_by_key(|step| places.get(step.name()).copied().unwrap_or(usize::MAX));
         }
+        let GgufModel { keys, computed, mut notes, .. } = model;
         notes.extend(lost.into_iter().chain(left_out::metadata(input, &keys)).chain(of_types));
         let scales = (!task.is_cast).then_some(Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
         let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
@@ -217,8 +203,6 @@ struct GgufPlanner<'p, 'a> {
     task: &'p GgufTask<'p>,
     model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
-    /// Conditions that casts watch for.
-    watched: &'p [Condition],
     steps: Steps<'p, 'a>,
     /// The stored tensors that the new file needs.
     used: HashSet<usize>,
@@ -236,13 +220,11 @@ impl<'a> GgufPlanner<'_, 'a> {
         self.check_patterns()?;
         // Plain types are for the tensors with which llama.cpp does not compute in float32.
         let is_plain = self.task.scheme.is_some_and(|scheme| scheme.format.dtype.is_some());
-        let is_plain = is_plain && matches!(rules, model::TypeRules::Language(_));
+        let is_plain = is_plain && matches!(rules, TypeRules::Language(_));
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
-            let old = tensor.source_name(self.input);
-            let names = [&*tensor.name, old];
-            let is_named = |pattern: &Pattern| names.iter().any(|name| pattern.matches(name));
-            let rule = self.task.rules.iter().find(|(pattern, _)| is_named(pattern));
+            let names @ [_, old] = tensor.names(self.input);
+            let rule = self.task.rules.iter().find(|(pattern, _)| pattern.matches_one(&names));
             let is_wide = tensor.dtype == Some(Dtype::Float64);
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             let typed = |choice| match choice {
@@ -274,16 +256,11 @@ impl<'a> GgufPlanner<'_, 'a> {
 
     /// Refuses patterns that match no tensor, by its old or its new name.
     fn check_patterns(&self) -> Result<()> {
-        let TensorOptions { include, exclude, allow_unmatched, .. } = self.task.tensors;
+        let selection = self.task.tensors.selection();
         let rules = self.task.rules.iter().map(|(pattern, _)| (Opt::RULE, *pattern));
-        let all =
-            include.iter().map(|pattern| (Opt::INCLUDE, pattern)).chain(exclude.iter().map(|it| (Opt::EXCLUDE, it)));
-        let is_met = |pattern: &Pattern| {
-            let mut tensors = self.model.tensors.iter();
-            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(tensor.source_name(self.input)))
-        };
-        let mut unmet = all.chain(rules).filter(|(_, pattern)| !is_met(pattern));
-        match unmet.next().filter(|_| !allow_unmatched) {
+        let mut all = selection.patterns().map(|(option, pattern, _)| (option, pattern)).chain(rules);
+        let has = |pattern: &Pattern| self.model.tensors.iter().any(|new| pattern.matches_one(&new.names(self.input)));
+        match all.find(|(_, pattern)| !self.task.tensors.allow_unmatched && !has(pattern)) {
             Some((option, pattern)) => {
                 let error = Error::usage(format!("the pattern '{pattern}' matches no tensor"));
                 Err(error.without(option))
@@ -447,17 +424,11 @@ impl<'a> GgufPlanner<'_, 'a> {
     }
 
     /// Returns how values of this type become blocks, or plain numbers.
-    fn codes(&self, format: &BlockFormat, dtype: Dtype) -> Result<CodesSource<'a>> {
+    fn codes(&mut self, format: &BlockFormat, dtype: Dtype) -> Result<CodesSource<'a>> {
         let Some(target) = format.dtype else { return Ok(CodesSource::COMPUTED) };
         let [from, to] = [dtype, target].map(|dtype| Form::Numbers(Storage::packed(dtype)));
-        let conversion = if from == to {
-            Conversion::copy(from, to)
-        } else {
-            let cast = Conversion::cast(from, to, self.task.rules_of_casts);
-            cast.map(|cast| cast.watch(self.watched))
-        };
-        let refused = || Error::new(format!("{dtype} cannot become {target}")).unconvertible();
-        Ok(CodesSource::Cast(Arc::new(conversion.ok_or_else(refused)?)))
+        let conversion = self.steps.planned.conversions.get(from, to, from != to);
+        conversion.map(CodesSource::Cast).map_err(Error::unconvertible)
     }
 
     fn encoder(&self, tensor: &NewWeight, format: &'static BlockFormat, dtype: Dtype) -> Result<BlockWeightEncoder> {

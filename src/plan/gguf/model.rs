@@ -4,7 +4,6 @@
 //! another GGUF or those made from its folder; or a diffusion model, which keeps its names without their prefix.
 
 use super::super::gathered::GatheredRows;
-use super::architecture::named;
 use super::donor::Donor;
 use super::keys::{KeySource, facts_of};
 use super::rope;
@@ -22,12 +21,11 @@ use crate::progress::GgufNote;
 use crate::quant::FoundWeight;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
-use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
+use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};
 use crate::read::{Model, ModelTensor};
-#[cfg(feature = "cli")]
 use crate::text::shorten;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Architectures whose embeddings lose the rows of tokens that the tokenizer does not have.
@@ -41,17 +39,7 @@ pub(super) struct GgufModel<'m> {
     /// Its keys, without those about its types.
     pub keys: Vec<GgufKey>,
     pub rules: TypeRules<'m>,
-    /// Order of the tensors in the file; `None` for the order of the input.
-    pub order: Option<TensorOrder>,
     pub notes: Vec<GgufNote>,
-}
-
-/// Order of the tensors in a file.
-pub(super) enum TensorOrder {
-    /// By a place that follows from the name.
-    ByName(fn(&str) -> (Option<u64>, &str)),
-    /// As in this list of names.
-    Listed(Vec<String>),
 }
 
 /// A tensor of a new file.
@@ -124,6 +112,11 @@ impl TypeRules<'_> {
 }
 
 impl NewWeight<'_> {
+    /// Returns its new name, and its name in the input.
+    pub(super) fn names<'n>(&'n self, input: &'n Model) -> [&'n str; 2] {
+        [&self.name, self.source_name(input)]
+    }
+
     /// Returns its name in the input, if one tensor has its values; otherwise its new name.
     pub(super) fn source_name<'n>(&'n self, input: &'n Model) -> &'n str {
         match &self.origin {
@@ -135,30 +128,22 @@ impl NewWeight<'_> {
     }
 }
 
-/// A tensor of the input, and its origin.
-pub(super) struct OldTensor<'m> {
-    pub name: &'m str,
-    pub shape: &'m [u64],
-    pub origin: WeightOrigin<'m>,
-    pub dtype: Option<Dtype>,
-}
-
-/// Returns the tensors of the input, without scales and other parts of weights.
-pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<OldTensor<'m>>> {
+/// Returns the tensors of the input with their names and shapes there, without scales and other parts of weights.
+pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<NewWeight<'m>>> {
     let mut tensors = Vec::new();
     for (at, tensor) in input.model_tensors(&[]) {
-        let (name, shape) = (tensor.name(), tensor.shape());
+        let (name, shape) = (tensor.name().to_owned(), tensor.shape().to_vec());
         let (origin, dtype) = match tensor {
             ModelTensor::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
             ModelTensor::Stored(..) if input.stored(at).is_plain() => {
                 (WeightOrigin::Stored(at), input.tensors[at].dtype)
             }
             ModelTensor::Stored(..) => {
-                let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
+                let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(&name);
                 return Err(error.remedy("cast the input to .safetensors first"));
             }
         };
-        tensors.push(OldTensor { name, shape, origin, dtype });
+        tensors.push(NewWeight { name, shape, origin, dtype, unquantized: None });
     }
     Ok(tensors)
 }
@@ -214,13 +199,13 @@ impl<'m> GgufModel<'m> {
             (Some(_), _) if given.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its pre-tokenizer").without(Opt::PRE_TOKENIZER))
             }
-            (Some(donor), Some(config)) => Self::of_language_model(input, &config, Some(&Donor::open(donor)?), None),
+            (Some(donor), Some(config)) => Self::of_donor(input, &config, &Donor::open(donor)?),
             (Some(donor), None) => {
                 Donor::open(donor)?;
                 Err(Error::new("has no config.json that names the type of the model"))
             }
             (None, Some(config)) if options.architecture.is_none() && check_known(config.model_type()).is_ok() => {
-                Self::of_language_model(input, &config, None, given)
+                Self::of_folder(input, &config, given)
             }
             _ if given.is_some() => {
                 let error = Error::usage("is not a language model of a known type, which has a pre-tokenizer");
@@ -240,65 +225,104 @@ impl<'m> GgufModel<'m> {
             Some(name) => {
                 let names: Vec<&str> = input.tensors.iter().map(|tensor| tensor.name).collect();
                 let prefix = prefix_of(&names).unwrap_or_default();
-                named(name, &names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name)).collect())?.name
+                architecture_of(name, &names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name)).collect())?
+                    .name
             }
             None => source.architecture()?,
         };
         let diffusion = Architecture::find(architecture);
         let reshaped = source.reshaped();
-        let tensors = tensors_of(input)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
-            let is_reshaped = reshaped.contains(name);
+        let mut tensors = tensors_of(input)?;
+        for NewWeight { name, shape, .. } in &mut tensors {
+            let is_reshaped = reshaped.contains(&**name);
             let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
             let count: u64 = shape.iter().product();
             // The table has rows of 256, or of a block of 32.
             let row = [256, 32].into_iter().find(|row| count.is_multiple_of(*row) && shape.len() < 5);
-            let shape = match (stored, diffusion) {
+            *shape = match (stored, diffusion) {
                 (Some(stored), _) if is_reshaped => stored.to_vec(),
                 _ if is_reshaped && row.is_some() => row.map_or_else(Vec::new, |row| vec![count / row, row]),
                 (_, Some(architecture)) => architecture.table_shape(name, shape).to_vec(),
                 (_, None) => table_shape(shape, 1).to_vec(),
             };
-            NewWeight { name: name.to_owned(), shape, origin, dtype, unquantized: None }
-        });
+        }
         let rules = match diffusion {
             Some(architecture) => TypeRules::Diffusion(architecture),
             None => TypeRules::Language(source.facts(architecture)),
         };
-        let order = diffusion.is_none().then_some(TensorOrder::ByName(language::place));
         let mut keys = source.keys()?;
         if options.architecture.is_some() {
             keys.retain(|key| key.name != ARCHITECTURE);
             keys.insert(0, GgufKey::text(ARCHITECTURE, architecture));
         }
-        Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, notes: Vec::new() })
+        Ok(Self { tensors, computed: Vec::new(), keys, rules, notes: Vec::new() })
     }
 
-    /// A language model of Hugging Face, with the keys of another GGUF of it, or with those of its folder and the
-    /// pre-tokenizer that is given.
-    fn of_language_model(
-        input: &'m Model,
-        config: &Config,
-        donor: Option<&Donor>,
-        pre_tokenizer: Option<&str>,
-    ) -> Result<Self> {
-        let number = |key: &str| match donor {
-            Some(_) => config.stored_number(key),
-            None => config.known_number(key),
-        };
+    /// A language model of Hugging Face, with the keys of another GGUF of it.
+    fn of_donor(input: &'m Model, config: &Config, donor: &Donor) -> Result<Self> {
+        let number = |key: &str| config.stored_number(key);
         let named = NamedModel::new(input, config, &number)?;
-        let made = match donor {
-            Some(donor) => {
-                donor.source().check_architecture(named.architecture)?;
-                donor.source().check_sizes(named.architecture, &number)?;
-                None
-            }
-            None => Some(named.metadata(input, config, pre_tokenizer)?),
+        let (source, architecture) = (donor.source(), named.architecture);
+        source.check_architecture(architecture)?;
+        source.check_sizes(architecture, &number)?;
+        let (tensors, mut notes) = named.into_weights(source.tokens().unwrap_or_default())?;
+        let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new| (&*new.name, &*new.shape)).collect();
+        donor.check_tensors(&shapes)?;
+        let computed = donor.rope_tensors(&config.to_value(), architecture, &mut notes)?;
+        notes.extend(donor.left_out(&shapes, &computed));
+        let rules = TypeRules::Language(source.facts(architecture));
+        Ok(Self { tensors, computed, keys: source.keys()?, rules, notes })
+    }
+
+    /// A language model of Hugging Face, with the keys of its folder and the pre-tokenizer that is given.
+    fn of_folder(input: &'m Model, config: &Config, pre_tokenizer: Option<&str>) -> Result<Self> {
+        let named = NamedModel::new(input, config, &|key| config.known_number(key))?;
+        let architecture = named.architecture;
+        let FolderMetadata { keys, tokenizer } = named.metadata(input, config, pre_tokenizer)?;
+        let (tensors, mut notes) = named.into_weights(tokenizer.tokens)?;
+        let computed = rope::computed(&config.to_value(), architecture)?;
+        let factors =
+            |tensor: &ComputedTensor| GgufNote::Factors { name: tensor.name, donor: None, is_described: true };
+        notes.extend(computed.iter().map(factors));
+        let facts = facts_of_keys(architecture, &keys);
+        let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+        let is_untied = config.flag("tie_word_embeddings") == Some(false);
+        if is_untied && has(language::EMBEDDING) && !has(language::OUTPUT) {
+            notes.push(GgufNote::NoHead);
+        }
+        notes.insert(0, GgufNote::Made(MetadataFacts { architecture, layers: facts.layers, tokenizer }));
+        Ok(Self { tensors, computed, keys, rules: TypeRules::Language(facts), notes })
+    }
+}
+
+/// A language model of Hugging Face, with the names of GGUF.
+struct NamedModel<'m> {
+    /// The tensors of the language model alone.
+    old: Vec<NewWeight<'m>>,
+    architecture: &'static str,
+    /// The tensors of the new file. Their sources are indices in `old`.
+    tensors: Vec<GgufTensor>,
+}
+
+impl<'m> NamedModel<'m> {
+    /// Names the tensors of a model. `number` returns the value of a key of the config.
+    fn new(input: &'m Model, config: &Config, number: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<Self> {
+        let mut old = tensors_of(input)?;
+        old.retain(|tensor| other_part(&tensor.name, number).is_none());
+        let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(&tensor.name)).collect();
+        let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, &*tensor.shape)).collect();
+        // The names of the file are of no help here.
+        let refused = |error: Error| {
+            if error.advice().iter().any(|advice| advice.sets(Opt::NAMES)) { error.unadvised() } else { error }
         };
-        let tokens = match (donor, &made) {
-            (Some(donor), _) => donor.source().tokens(),
-            (None, made) => made.as_ref().map(|made| made.tokenizer.tokens),
-        };
-        let NamedModel { old, architecture, tensors: named } = named;
+        let (architecture, tensors) = to_gguf(config.model_type(), number, &named).map_err(refused)?;
+        Ok(Self { old, architecture, tensors })
+    }
+
+    /// Returns the tensors of the new file, without the rows of tokens that a tokenizer of this many tokens does not have.
+    /// With 0 tokens, no rows are left out.
+    fn into_weights(self, tokens: u64) -> Result<(Vec<NewWeight<'m>>, Vec<GgufNote>)> {
+        let Self { old, architecture, tensors: named } = self;
         let (mut tensors, mut notes) = (Vec::with_capacity(named.len()), Vec::new());
         for tensor in named {
             let first = tensor.source.tensors()[0];
@@ -310,79 +334,27 @@ impl<'m> GgufModel<'m> {
                     let stored = source.tensors().iter().map(|at| match old[*at].origin {
                         WeightOrigin::Stored(at) => Ok(at),
                         _ => Err(Error::new("is quantized: tcast cannot reorder the rows of a quantized weight")
-                            .in_tensor(old[*at].name)
+                            .in_tensor(&old[*at].name)
                             .in_blocks()),
                     });
-                    let stored = stored.collect::<Result<Vec<usize>>>()?;
+                    let sources = stored.collect::<Result<Vec<usize>>>()?;
                     let len = old[first].shape.iter().product();
                     let width = dtype.map_or(4, |dtype| dtype.bits() as usize / 8);
                     let rows = Arc::new(GatheredRows::new(&tensor, len, width));
-                    WeightOrigin::Gathered { sources: stored, rows, change: tensor.source.change() }
+                    WeightOrigin::Gathered { sources, rows, change: tensor.source.change() }
                 }
             };
-            // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
-            if let Some(tokens) = tokens.filter(|tokens| *tokens > 0 && shape[0] > *tokens)
-                && is_cut(architecture, &tensor.name)
-            {
-                notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: shape[0] - tokens, tokens });
-                shape[0] = tokens;
+            // llama.cpp's converter does so for gemma3.
+            if let Some(rows) = shape.first_mut().filter(|rows| is_cut(architecture, &tensor.name, **rows, tokens)) {
+                notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: *rows - tokens, tokens });
+                *rows = tokens;
             }
             let shape = table_shape(&shape, 1).to_vec();
             let is_float32 = language::is_float32(&tensor.name, shape.len()) && dtype.is_some_and(Dtype::is_floating);
             let unquantized = if is_float32 { BlockFormat::plain(Dtype::Float32) } else { None };
             tensors.push(NewWeight { name: tensor.name, shape, origin, dtype, unquantized });
         }
-        let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new: &NewWeight| (&*new.name, &*new.shape)).collect();
-        let order = Some(TensorOrder::ByName(language::place));
-        let (computed, keys, facts) = match (donor, made) {
-            (Some(donor), _) => {
-                donor.check_tensors(&shapes)?;
-                let computed = donor.rope_tensors(&config.to_value(), architecture, &mut notes)?;
-                notes.extend(donor.left_out(&shapes, &computed));
-                (computed, donor.source().keys()?, donor.source().facts(architecture))
-            }
-            (None, made) => {
-                let made = made.expect("keys are made for a model without a donor");
-                let computed = rope::computed(&config.to_value(), architecture)?;
-                let factors =
-                    |tensor: &ComputedTensor| GgufNote::Factors { name: tensor.name, donor: None, is_described: true };
-                notes.extend(computed.iter().map(factors));
-                let facts = facts_of_keys(architecture, &made.keys);
-                let is_untied = config.flag("tie_word_embeddings") == Some(false);
-                if is_untied && shapes.contains_key(language::EMBEDDING) && !shapes.contains_key(language::OUTPUT) {
-                    notes.push(GgufNote::NoHead);
-                }
-                let tokenizer = made.tokenizer;
-                notes.insert(0, GgufNote::Made(MetadataFacts { architecture, layers: facts.layers, tokenizer }));
-                (computed, made.keys, facts)
-            }
-        };
-        Ok(Self { tensors, computed, keys, rules: TypeRules::Language(facts), order, notes })
-    }
-}
-
-/// A language model of Hugging Face, with the names of GGUF.
-struct NamedModel<'m> {
-    /// The tensors of the language model alone.
-    old: Vec<OldTensor<'m>>,
-    architecture: &'static str,
-    /// The tensors of the new file. Their sources are indices in `old`.
-    tensors: Vec<GgufTensor>,
-}
-
-impl<'m> NamedModel<'m> {
-    /// Names the tensors of a model. `number` returns the value of a key of the config.
-    fn new(input: &'m Model, config: &Config, number: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<Self> {
-        let mut old = tensors_of(input)?;
-        old.retain(|tensor| other_part(tensor.name, number).is_none());
-        let own: Vec<Cow<str>> = old.iter().map(|tensor| language_name(tensor.name)).collect();
-        let named: Vec<(&str, &[u64])> = own.iter().zip(&old).map(|(name, tensor)| (&**name, tensor.shape)).collect();
-        // The names of the file are of no help here.
-        let refused = |error: Error| {
-            if error.advice().iter().any(|advice| advice.sets(Opt::NAMES)) { error.unadvised() } else { error }
-        };
-        let (architecture, tensors) = to_gguf(config.model_type(), number, &named).map_err(refused)?;
-        Ok(Self { old, architecture, tensors })
+        Ok((tensors, notes))
     }
 
     /// Makes the keys from the folder. Refuses a tokenizer with another number of tokens than the model has rows, which
@@ -395,8 +367,7 @@ impl<'m> NamedModel<'m> {
         for name in language::OF_TOKENS {
             let shape = shapes.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape);
             let rows = shape.and_then(|shape| shape.first().copied()).unwrap_or(tokens);
-            let is_cut = tokens > 0 && rows > tokens && is_cut(architecture, name);
-            if rows != tokens && !is_cut {
+            if rows != tokens && !is_cut(architecture, name, rows, tokens) {
                 let what = format!("has a tokenizer of {tokens} tokens, and {name} has {rows} rows");
                 return Err(Error::new(what).with_metadata());
             }
@@ -437,9 +408,48 @@ impl<'m> NamedModel<'m> {
     }
 }
 
+/// Returns the architecture that the user names, if a model with these tensors can be of it.
+pub(super) fn architecture_of(name: &str, tensors: &HashSet<&str>) -> Result<&'static Architecture> {
+    let architecture = Architecture::find(name).ok_or_else(|| {
+        let (name, known) = (shorten(name), known_names());
+        Error::usage(format!("tcast has no rules for the architecture '{name}', only for {known}"))
+    })?;
+    let wrong = |what: String| Error::usage(what).without(Opt::ARCHITECTURE);
+    architecture.check(tensors).map_err(|why| match why {
+        Undetected::Diffusers(_) => undetected(why),
+        Undetected::Other(other) => wrong(format!("the tensors are those of {}, not of {name}", other.name)),
+        Undetected::Unknown => {
+            let missing = architecture.key_names().join(" and ");
+            wrong(format!("the model is not of the architecture {name}, which has tensors such as {missing}"))
+        }
+    })?;
+    Ok(architecture)
+}
+
+/// Returns the error for a model whose architecture was not detected.
+pub(super) fn undetected(why: Undetected) -> Error {
+    match why {
+        Undetected::Diffusers(architecture) | Undetected::Other(architecture) => {
+            let what = format!(
+                "is a model of {} in the layout of Diffusers, whose names no reader of GGUF knows",
+                architecture.name
+            );
+            Error::new(what).remedy("convert the original checkpoint of the model")
+        }
+        Undetected::Unknown => {
+            let what = format!("not a recognized diffusion model ({}), and there is no GGUF metadata", known_names());
+            Error::new(what).with_keys()
+        }
+    }
+}
+
+fn known_names() -> String {
+    Architecture::names().collect::<Vec<_>>().join(", ")
+}
+
 /// True for a table that loses the rows of tokens that the tokenizer does not have.
-fn is_cut(architecture: &str, name: &str) -> bool {
-    CUT_TO_TOKENS.contains(&architecture) && name == language::EMBEDDING
+fn is_cut(architecture: &str, name: &str, rows: u64, tokens: u64) -> bool {
+    CUT_TO_TOKENS.contains(&architecture) && name == language::EMBEDDING && (1..rows).contains(&tokens)
 }
 
 /// Returns the facts about a language model that its types depend on.

@@ -191,7 +191,7 @@ impl<'a> Planner<'_, 'a> {
         if self.options.tensors.leaves_out(names) {
             return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
-        let rule = self.options.rule.iter().position(|rule| rule.matches_one(names));
+        let rule = self.options.rule.iter().position(|rule| rule.pattern.matches_one(names));
         let decision = match rule.map(|rule| self.options.rule[rule].scheme) {
             Some(None) => Err(KeptReason::LeftOut),
             Some(Some(scheme)) => Ok(self.target(scheme)?),

@@ -84,7 +84,7 @@ impl<'a> TransposedWeights<'a> {
         let (mut found, mut folded) = (Self::default(), Vec::new());
         for weight in &model.found.weights {
             let names = [model.tensors[weight.codes()].name, &weight.name];
-            let rule = options.rule.iter().find(|rule| rule.matches_one(&names));
+            let rule = options.rule.iter().find(|rule| rule.pattern.matches_one(&names));
             let scheme = rule.map_or(options.scheme, |rule| rule.scheme);
             let Some(scheme) = scheme.filter(|_| !options.tensors.leaves_out(&names)) else { continue };
             let Some(layout) = scheme.in_model(options.layout) else { continue };
