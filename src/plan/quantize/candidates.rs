@@ -66,7 +66,7 @@ impl<'a> Planner<'_, 'a> {
         let bank = if whole.is_some() { None } else { experts(self.facts, name, shape) };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
-        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4));
+        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.layout.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
         let cannot = if let Some(reason) = kept_for_dtype(Some(dtype)) {
@@ -211,11 +211,11 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the target for a scheme, with the group size that the options request.
     fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
-        let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
-        if let (Some(group), true) = (self.options.group_size, target.layout.has_group_size()) {
-            target.grid.group = group;
+        let mut layout = *layout_of(scheme, Some(self.layout))?;
+        if let (Some(group), true) = (self.options.group_size, layout.has_group_size()) {
+            layout.grid.group = group;
         }
-        Ok(target)
+        Ok(SchemeTarget { scheme, layout, encoder: None })
     }
 
     /// Returns the shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix
