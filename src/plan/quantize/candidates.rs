@@ -2,11 +2,10 @@
 
 use super::misfit::{kept_for_dtype, no_weight};
 use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of, mlx};
-use crate::container::{Form, Input, Tensor};
+use crate::container::Form;
 use crate::error::{Error, Result};
 use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
-use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Model, ModelTensor};
@@ -27,16 +26,17 @@ impl<'a> Planner<'_, 'a> {
         let weights = self.model.found.weights.iter().enumerate().rev();
         let numbers: HashMap<usize, usize> = weights.map(|(number, weight)| (weight.codes(), number)).collect();
         let mut last = None;
-        for (at, tensor) in self.model.model_tensors(&[]) {
-            let (place, (shard, stored)) = (self.model.places[at], self.model.file_tensor(at));
-            let added = match tensor {
-                ModelTensor::Weight(..) if last == Some(at) => continue,
-                ModelTensor::Weight(..) => self
-                    .coded_candidates(numbers[&at], place, &mut rules, &mut decoders)
+        for tensor in self.model.model_tensors(&[]) {
+            let at = tensor.at;
+            let added = match tensor.weight {
+                Some(_) if last == Some(at) => continue,
+                Some(_) => self
+                    .coded_candidates(numbers[&at], self.model.places[at], &mut rules, &mut decoders)
                     .map(|weights| candidates.weights.extend(weights)),
-                ModelTensor::Stored(..) => self.add_plain(place, (shard, stored), &mut rules, &mut candidates),
+                None => self.add_plain(tensor, &mut rules, &mut candidates),
             };
-            added.map_err(|error| error.in_tensor(shard.name_of(stored)).in_file(shard.path()))?;
+            let path = || self.model.stored(at).files[0].path();
+            added.map_err(|error| error.in_tensor(self.model.tensors[at].name).in_file(path()))?;
             last = Some(at);
         }
         match rules.into_iter().find_map(|rule| rule.error.filter(|_| !rule.names_weight)) {
@@ -48,17 +48,17 @@ impl<'a> Planner<'_, 'a> {
     /// Adds a tensor that is not quantized: as a weight, as the weights of a bank, or as another tensor.
     fn add_plain(
         &self,
-        place: TensorIndex,
-        (shard, tensor): (&Input, &Tensor),
+        tensor: ModelTensor,
         rules: &mut [RuleUse],
         candidates: &mut WeightCandidates<'a>,
     ) -> Result<()> {
-        let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
+        let (place, stored) = (self.model.places[tensor.at], self.model.stored(tensor.at));
+        let (name, shape) = (tensor.name(), tensor.shape());
         if mlx::leaves_out(self.layout, self.new_name(name), self.facts) {
             candidates.dropped.push(place);
             return Ok(());
         }
-        let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
+        let Ok(dtype) = source_form(stored.tensor, None).map(Form::dtype) else {
             candidates.others.push((place, KeptReason::NotFloating));
             return Ok(());
         };
@@ -85,7 +85,8 @@ impl<'a> Planner<'_, 'a> {
         if let (Some(rule), Ok(target)) = (rule, &chosen) {
             let RuleUse { names_weight, error } = &mut rules[rule];
             *names_weight |= cannot.is_none();
-            error.get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(shard.path()));
+            error
+                .get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(stored.files[0].path()));
         }
         let decision = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
@@ -245,9 +246,9 @@ pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String
     }
     let facts = ModelFacts::read(source.config()?);
     let mut names: Vec<String> = Vec::new();
-    for (_, tensor) in source.model_tensors(&[]) {
+    for tensor in source.model_tensors(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
-        if matches!(tensor, ModelTensor::Stored(..)) && mlx::leaves_out(layout, name, &facts) {
+        if tensor.weight.is_none() && mlx::leaves_out(layout, name, &facts) {
             continue;
         }
         names.push(name.to_owned());
