@@ -159,12 +159,11 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
 pub(crate) fn grouped<'n>(names: impl Iterator<Item = &'n str>) -> String {
     /// Maximum number of groups; models have fewer.
     const MOST: usize = 100;
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut groups: Vec<(&str, String, u64)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for name in names {
         let pattern =
-            name.split('.').map(|part| if is_number(&part) { "*" } else { part }).collect::<Vec<_>>().join(".");
+            name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect::<Vec<_>>().join(".");
         let place = *places.entry(pattern.clone()).or_insert(groups.len());
         match groups.get_mut(place) {
             Some((.., count)) => *count += 1,

@@ -128,7 +128,7 @@ pub(crate) fn prepare<'a>(
     files: &mut Files,
     observer: &dyn Observer,
 ) -> Result<Vec<PlannedOutput<'a>>> {
-    let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
+    let gguf = GgufTask::of(job.task, job.format().is_some())?;
     let sources: Vec<&Checkpoint> = models.iter().map(|model| model.source).collect();
     let folder = place::folder_of_outputs(job, &sources)?;
     if let Some(folder) = folder.filter(|folder| !job.dry_run && !folder.exists()) {
@@ -246,7 +246,7 @@ pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
 #[cfg(feature = "cli")]
 pub(crate) fn plan<'a>(job: &Job, model: &Model<'a>, observer: &dyn Observer) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
     let (source, path) = (model.source, &*model.source.path);
-    let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
+    let gguf = GgufTask::of(job.task, job.format().is_some())?;
     let form = if place::is_file(job, source) {
         (place::container(job, source, path)?, Spread::One)
     } else {

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 
 /// Returns the parser of the name of a scheme, in the spellings of [`Scheme::find`].
 pub(crate) fn scheme() -> impl TypedValueParser<Value = &'static Scheme> {
-    SchemeParser
+    SchemeParser { takes_keep: false }.map(|scheme| scheme.expect("only keep is none"))
 }
 
 /// A scheme to choose for a weight; `None` for a weight that stays as it is stored.
@@ -15,22 +15,7 @@ pub(crate) type SchemeOrKeep = Option<&'static Scheme>;
 
 /// Returns the parser of the name of a scheme, or `keep`.
 pub(crate) fn scheme_or_keep() -> impl TypedValueParser<Value = SchemeOrKeep> {
-    KeepParser
-}
-
-#[derive(Clone)]
-struct KeepParser;
-
-impl TypedValueParser for KeepParser {
-    type Value = SchemeOrKeep;
-
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
-        if value == "keep" { Ok(None) } else { SchemeParser.parse_ref(command, arg, value).map(Some) }
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        SchemeParser.possible_values()
-    }
+    SchemeParser { takes_keep: true }
 }
 
 /// Parses a number of bits per weight.
@@ -40,14 +25,17 @@ pub(crate) fn bits(text: &str) -> Result<f64, String> {
 }
 
 #[derive(Clone)]
-struct SchemeParser;
+struct SchemeParser {
+    takes_keep: bool,
+}
 
 impl TypedValueParser for SchemeParser {
-    type Value = &'static Scheme;
+    type Value = SchemeOrKeep;
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
-        if let Some(scheme) = value.to_str().and_then(Scheme::find) {
-            return Ok(scheme);
+        let found = value.to_str().and_then(Scheme::find);
+        if found.is_some() || self.takes_keep && value == "keep" {
+            return Ok(found);
         }
         let names = SCHEMES.iter().map(|scheme| scheme.name);
         Err(PossibleValuesParser::new(names).parse_ref(command, arg, value).expect_err("no scheme has the name"))

@@ -189,7 +189,7 @@ impl<'a> Planned<'a> {
     ) -> Result<Self> {
         let mut planned = match (task, gguf) {
             (Task::Quantize(options), _) if model.is_onnx_model() => Self::quantize_model(model, options, request),
-            (_, Some(gguf)) => Self::gguf(model, gguf, request),
+            (_, Some(gguf)) => Self::gguf(model, gguf, request, observer),
             (Task::Cast(_), None) => Self::cast(model, request),
             (Task::BitCast(_), None) => match model.source.assembled.first() {
                 None => Self::rename(model, request),

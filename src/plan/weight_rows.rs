@@ -23,11 +23,9 @@ use zerocopy::FromBytes;
 pub(crate) enum WeightValues {
     /// The rows of a stored tensor, from this one on.
     Rows(u64),
-    /// The columns of all matrices of a stored tensor: each matrix is transposed.
-    Columns,
     /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
     Coded(Arc<Decoder>, RowMap),
-    /// Rows that come from several tensors, or in another order. If one is added to their values, they become float32.
+    /// Rows that come from several tensors, or in another order, or are stored as columns. If one is added to their values, they become float32.
     Gathered { rows: Arc<GatheredRows>, change: ValueChange },
 }
 
@@ -49,6 +47,14 @@ pub(crate) struct WeightRows<'a> {
     /// `None` if adapters change neither this weight nor one that shares its scale.
     pub changes: Option<Changes>,
     pub encoder: WeightEncoder,
+}
+
+impl WeightValues {
+    /// The columns of all matrices of a stored tensor, as the rows of matrices of this shape and type.
+    pub(crate) fn transposed(shape: &[u64], dtype: Dtype) -> Self {
+        let rows = GatheredRows::transposed(shape, dtype.bits() as usize / 8);
+        Self::Gathered { rows: Arc::new(rows), change: ValueChange::None }
+    }
 }
 
 impl<'a> WeightRows<'a> {
@@ -89,11 +95,6 @@ impl<'a> WeightRows<'a> {
             WeightValues::Rows(first) => {
                 let [start, end] = [rows.start, rows.end].map(|row| ((first + row) * row_bytes) as usize);
                 self.stored(start..end)
-            }
-            WeightValues::Columns => {
-                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-                self.transpose(rows, row_bytes, buffer)?;
-                Ok(buffer)
             }
             WeightValues::Gathered { rows: gathered, change } => {
                 let stored = self.stored_dtype();
@@ -140,27 +141,6 @@ impl<'a> WeightRows<'a> {
         let source = &self.sources[source];
         let mapped = source.mapped().expect("the plan takes tensors that are mapped");
         mapped.read(range).map_err(|error| source.error(error))
-    }
-
-    /// Transposes columns of the stored matrices to rows.
-    fn transpose(&self, rows: Range<u64>, row_bytes: u64, out: &mut [u8]) -> Result<()> {
-        let [.., height, columns] = self.encoder.shape()[..] else { return Ok(()) };
-        let width = (row_bytes / columns) as usize;
-        let (mut start, mut out) = (rows.start, out);
-        while start < rows.end {
-            let (matrix, first) = (start / height, start % height);
-            let count = (height - first).min(rows.end - start) as usize;
-            let (now, rest) = out.split_at_mut(count * columns as usize * width);
-            for column in 0..columns {
-                let at = ((matrix * columns + column) * height + first) as usize * width;
-                let line = self.stored(at..at + count * width)?;
-                for (element, row) in line.chunks_exact(width).zip(now.chunks_exact_mut(columns as usize * width)) {
-                    row[column as usize * width..][..width].copy_from_slice(element);
-                }
-            }
-            (start, out) = (start + count as u64, rest);
-        }
-        Ok(())
     }
 
     /// Returns the mapped bytes of all parts of a quantized weight; none of a weight that is not quantized. Reads from
@@ -210,7 +190,6 @@ impl<'a> WeightRows<'a> {
                 let (source, first) = rows.stored_row(row);
                 (source, first, 1)
             }
-            WeightValues::Columns => unreachable!("such values are not merged"),
         }
     }
 
@@ -295,9 +274,7 @@ impl<'a> WeightRows<'a> {
     pub(super) fn base_dtype(&self) -> Dtype {
         match &self.values {
             WeightValues::Coded(decoder, _) => decoder.target(),
-            WeightValues::Rows(_)
-            | WeightValues::Columns
-            | WeightValues::Gathered { change: ValueChange::None, .. } => self.stored_dtype(),
+            WeightValues::Rows(_) | WeightValues::Gathered { change: ValueChange::None, .. } => self.stored_dtype(),
             WeightValues::Gathered { .. } => Dtype::Float32,
         }
     }
@@ -311,12 +288,17 @@ impl<'a> WeightRows<'a> {
     pub(crate) fn special(&self, element: u64) -> Error {
         let columns = self.encoder.columns();
         let (row, column) = (element / columns, element % columns);
-        let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
         let indices = match &self.values {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
-            WeightValues::Columns if self.encoder.shape().len() == 2 => vec![column, row],
-            WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Gathered { .. } => crate::container::indices(element, self.encoder.shape(), false),
+            WeightValues::Gathered { .. } => {
+                let mut indices = crate::container::indices(element, self.encoder.shape(), false);
+                // Only transposed matrices become codes and scales.
+                if self.encoder.grid().is_some() {
+                    let last = indices.len() - 1;
+                    indices.swap(last - 1, last);
+                }
+                indices
+            }
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
@@ -436,7 +418,6 @@ pub(super) fn in_pieces<T: Send>(
 fn are_same(one: &WeightValues, other: &WeightValues) -> bool {
     match (one, other) {
         (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
-        (WeightValues::Columns, WeightValues::Columns) => true,
         (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
         (
             WeightValues::Gathered { rows: own, change },

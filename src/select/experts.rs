@@ -97,6 +97,9 @@ impl ModelFacts {
     }
 }
 
+/// The reason for not dividing a bank of another name.
+const OTHER_WEIGHTS: &str = "tcast does not know which weights of the experts it holds";
+
 /// The weight of one expert in a bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expert {
@@ -114,13 +117,7 @@ pub(crate) struct Expert {
 pub(crate) fn experts(model: &ModelFacts, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
-    let projections: &[&str] = match own {
-        "gate_up_proj" => &["gate_proj", "up_proj"],
-        "down_proj" => &["down_proj"],
-        "gate_proj" => &["gate_proj"],
-        "up_proj" => &["up_proj"],
-        _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
-    };
+    let Some(projections) = PLAIN_EXPERTS.in_stack(own) else { return Some(Err(unknown(OTHER_WEIGHTS))) };
     if rows == 0 || columns == 0 {
         return Some(Err(unknown("its experts have no elements"))); // of which there could be any number
     }
@@ -147,12 +144,12 @@ pub(crate) fn check_stack(model: &ModelFacts, own: &str, shape: &[u64]) -> Resul
 pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
-    let projections: &[&str] = match own {
-        "gate_up_proj" if rows.is_multiple_of(2) => &["gate_proj", "up_proj"],
-        "down_proj" => &["down_proj"],
-        _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
+    let known = match own {
+        "gate_up_proj" => rows.is_multiple_of(2),
+        own => own == "down_proj",
     };
-    Some(Ok(split(bank, projections, [count, rows, columns], true)))
+    let projections = PLAIN_EXPERTS.in_stack(own).filter(|_| known).ok_or_else(|| unknown(OTHER_WEIGHTS));
+    Some(projections.map(|projections| split(bank, projections, [count, rows, columns], true)))
 }
 
 /// Returns the weights of each expert in a bank. The projections follow one another, or their rows alternate.

@@ -158,6 +158,14 @@ impl GatheredRows {
         }
     }
 
+    /// Finds the places of matrices of this shape, which are stored transposed.
+    pub(crate) fn transposed(shape: &[u64], width: usize) -> Self {
+        let assembly = Assembly { is_transposed: true, ..Assembly::default() };
+        let source = GgufSource::Disassembled { tensor: 0, assembly, at: 0 };
+        let tensor = GgufTensor { name: String::new(), shape: shape.to_vec(), source };
+        Self::new(&tensor, shape.iter().product(), width)
+    }
+
     /// True if each row is a whole line of a stored tensor.
     pub(crate) fn has_whole_rows(&self) -> bool {
         !self.is_by_columns && self.elements == LineOrder::ALL && self.columns == self.line_len

@@ -82,22 +82,17 @@ impl Donor {
         let computed = rope::computed(config, architecture)?;
         let mut all = Vec::new();
         for name in rope::NAMES {
-            let wanted = computed.iter().find(|tensor| tensor.name == name);
+            let wanted = computed.iter().find(|tensor| tensor.name == name).map(|tensor| &tensor.values);
             let own = self.factors(name)?;
-            let (is_copied, is_described) = (own.is_some(), wanted.is_some());
-            let values = match (wanted, own) {
-                (None, None) => continue,
-                (Some(wanted), None) => wanted.values.clone(),
-                (None, Some(own)) => own,
-                (Some(wanted), Some(own)) => {
-                    if !are_near(&wanted.values, &own) {
-                        let what = format!("has other factors in {name} than config.json describes");
-                        return Err(self.source().other_model(&what));
-                    }
-                    own
-                }
-            };
-            notes.push(GgufNote::Factors { name, donor: is_copied.then(|| self.path()), is_described });
+            if let (Some(wanted), Some(own)) = (wanted, &own)
+                && !are_near(wanted, own)
+            {
+                let what = format!("has other factors in {name} than config.json describes");
+                return Err(self.source().other_model(&what));
+            }
+            let (donor, is_described) = (own.as_ref().map(|_| self.path()), wanted.is_some());
+            let Some(values) = own.or(wanted.cloned()) else { continue };
+            notes.push(GgufNote::Factors { name, donor, is_described });
             all.push(ComputedTensor { name, values });
         }
         Ok(all)

@@ -26,14 +26,13 @@ const MAX_TEXT: usize = 127;
 
 /// Opens a file with the keys of a language model: a GGUF, and the first of its parts if it is split.
 pub(super) fn open(path: &Path) -> Result<Input> {
+    let other = |what: &str| Error::new(what).in_file(path).with(Opt::METADATA_FROM, SAME_MODEL);
     if path.is_dir() {
-        let error = Error::new("is a folder, and metadata is taken from a GGUF file").in_file(path);
-        return Err(error.with(Opt::METADATA_FROM, SAME_MODEL));
+        return Err(other("is a folder, and metadata is taken from a GGUF file"));
     }
     let input = container::probe(path)?;
     if !input.is_gguf() {
-        let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
-        return Err(error.with(Opt::METADATA_FROM, SAME_MODEL));
+        return Err(other("is not a GGUF file, from which metadata can be taken"));
     }
     if input.contents.value(NUMBER).is_some_and(|number| number != "0") {
         let error = Error::new("is not the first part of its model, which has the metadata").in_file(path);

@@ -8,9 +8,9 @@ use crate::quant::{CheckpointInfo, Role};
 use crate::read::Model;
 use std::collections::{BTreeMap, HashSet};
 
-/// Describes the stored tensors that are left out: those that are not `used`, and whose values are not part of a weight.
-/// Adds scales of activations to `scales`.
-pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>) -> Vec<GgufNote> {
+/// Returns the names of the scales of activations among the `unused` stored tensors, and describes those of the others whose
+/// values are not part of a weight.
+pub(super) fn tensors(input: &Model, unused: &[usize]) -> (Vec<String>, Vec<GgufNote>) {
     let found = &input.found;
     let parts = found.weights.iter().flat_map(|weight| weight.parts.iter().copied());
     let (activations, values): (Vec<_>, Vec<_>) = parts.partition(|(role, _)| *role == Role::Activation);
@@ -18,7 +18,7 @@ pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>)
         activations.into_iter().map(|(_, at)| at).chain(found.activation_scales.iter().copied()).collect();
     let expected: HashSet<usize> = values.into_iter().map(|(_, at)| at).chain(found.markers.iter().copied()).collect();
     let name = |at: &usize| input.tensors[*at].name;
-    scales.extend(unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()));
+    let scales = unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()).collect();
     let is_lost = |at: &&usize| !of_activations.contains(at) && !expected.contains(at);
     let config = input.config().ok().flatten().and_then(Config::of);
     let number = |key: &str| config.as_ref()?.known_number(key);
@@ -27,7 +27,7 @@ pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>)
         let part = config.as_ref().and_then(|_| other_part(name, &number));
         lost.entry(part).or_default().push(name.to_owned());
     }
-    lost.into_iter().map(|(part, names)| GgufNote::TensorsLeftOut { part, names }).collect()
+    (scales, lost.into_iter().map(|(part, names)| GgufNote::TensorsLeftOut { part, names }).collect())
 }
 
 /// Describes the metadata of the input that has no key in the new file; `None` if nothing is lost. The mark of a format and

@@ -40,7 +40,6 @@ use importance::ImportanceFile;
 #[cfg(feature = "cli")]
 pub(crate) use model::folder_metadata;
 use model::{GgufModel, NewWeight, TypeRules, WeightOrigin};
-use recover::BlockSearch;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,23 +52,17 @@ pub(crate) struct GgufTask<'r> {
     rules: Vec<(&'r Pattern, Option<&'static GgufScheme>)>,
     tensors: &'r TensorOptions,
     options: &'r GgufOptions,
-    /// The file with the importance of the columns of weights.
-    imatrix: Option<&'r Path>,
-    /// True if a result in which a quantized weight changes is refused.
-    keeps_values: bool,
-    /// The search for the blocks from which weights were decoded, if it is requested.
-    search: Option<BlockSearch<'r>>,
-    /// True if the weights become plain floats, and no codes may be decoded.
-    is_cast: bool,
+    /// `None` if the weights become plain floats, and no codes may be decoded.
+    quantize: Option<&'r QuantizeOptions>,
 }
 
 impl<'r> GgufTask<'r> {
     /// Returns the task in terms of ggml's types; `None` if it `makes` no GGUF file. Refuses options that the output has no
     /// use for, or cannot follow.
-    pub(crate) fn of(task: Task<'r>, makes: bool, observer: &'r dyn Observer) -> Result<Option<Self>> {
+    pub(crate) fn of(task: Task<'r>, makes: bool) -> Result<Option<Self>> {
         match task {
             Task::Cast(options) if makes => Self::cast(options).map(Some),
-            Task::Quantize(options) if makes => Self::quantize(options, observer).map(Some),
+            Task::Quantize(options) if makes => Self::quantize(options).map(Some),
             Task::Cast(options) => options.gguf.first_given().map_or(Ok(None), |option| {
                 Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option))
             }),
@@ -79,7 +72,12 @@ impl<'r> GgufTask<'r> {
 
     /// Returns the other files that it reads, which no output may replace.
     pub(crate) fn files(&self) -> impl Iterator<Item = &'r Path> {
-        self.options.metadata_from.iter().map(PathBuf::as_path).chain(self.imatrix)
+        self.options.metadata_from.iter().map(PathBuf::as_path).chain(self.imatrix())
+    }
+
+    /// Returns the file with the importance of the columns of weights.
+    fn imatrix(&self) -> Option<&'r Path> {
+        self.quantize?.imatrix.as_deref()
     }
 
     /// The weights are cast.
@@ -97,25 +95,19 @@ impl<'r> GgufTask<'r> {
             rules: rules.collect::<Result<_>>()?,
             tensors: &options.tensors,
             options: &options.gguf,
-            imatrix: None,
-            keeps_values: false,
-            search: None,
-            is_cast: true,
+            quantize: None,
         })
     }
 
     /// The weights are quantized.
-    fn quantize(options: &'r QuantizeOptions, observer: &'r dyn Observer) -> Result<Self> {
+    fn quantize(options: &'r QuantizeOptions) -> Result<Self> {
         let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(gguf_type).transpose()?)));
         Ok(Self {
             scheme: options.scheme.map(gguf_scheme).transpose()?,
             rules: rules.collect::<Result<_>>()?,
             tensors: &options.tensors,
             options: &options.gguf,
-            imatrix: options.imatrix.as_deref(),
-            keeps_values: options.keeps_values(),
-            search: options.recover.then_some(BlockSearch { must_find: options.only_exact, observer }),
-            is_cast: false,
+            quantize: Some(options),
         })
     }
 }
@@ -150,14 +142,14 @@ impl<'a> Planned<'a> {
     ///
     /// # Errors
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
-    pub(super) fn gguf(input: &Model<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
+    pub(super) fn gguf(input: &Model<'a>, task: &GgufTask, request: &Request, observer: &dyn Observer) -> Result<Self> {
         let model = GgufModel::new(input, task.options)?;
         let is_language = matches!(model.rules, TypeRules::Language(_));
         if let Some(first) = input.source.dropped.names().next().filter(|_| is_language && input.source.is_gguf()) {
             let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
             return Err(error.in_tensor(first).with(Opt::OUTPUT, "name an output in another format"));
         }
-        let importance = task.imatrix.map(ImportanceFile::read).transpose()?;
+        let importance = task.imatrix().map(ImportanceFile::read).transpose()?;
         let mut planner = GgufPlanner {
             input,
             task,
@@ -175,10 +167,9 @@ impl<'a> Planned<'a> {
         let GgufPlanner { mut steps, used, .. } = planner;
         steps.planned.steps.sort_by_key(|step| step.place);
         let unused: Vec<usize> = (0..input.places.len()).filter(|at| !used.contains(at)).collect();
-        let mut left_out_scales = Vec::new();
-        let lost = left_out::tensors(input, &unused, &mut left_out_scales);
-        if let Some(search) = &task.search {
-            search.run(&mut steps.planned.steps, request.threads)?;
+        let (left_out_scales, lost) = left_out::tensors(input, &unused);
+        if let Some(options) = task.quantize.filter(|options| options.recover) {
+            recover::search(&mut steps.planned.steps, options.only_exact, request.threads, observer)?;
         }
         let mut plan = steps.finish(&task.tensors.rename, true)?;
         let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
@@ -190,7 +181,7 @@ impl<'a> Planned<'a> {
         }
         let GgufModel { keys, computed, mut notes, .. } = model;
         notes.extend(lost.into_iter().chain(left_out::metadata(input, &keys)).chain(of_types));
-        let scales = (!task.is_cast).then_some(Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
+        let scales = task.quantize.map(|_| Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
         let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
         plan.findings = PlanFindings { notes, ..PlanFindings::default() };
@@ -350,11 +341,12 @@ impl<'a> GgufPlanner<'_, 'a> {
     fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
         let stays = own.is_some() && chosen.format.or(own) == own && self.task.scheme.is_none();
+        let is_cast = self.task.quantize.is_none();
         let no_values = || {
             let error = Error::new("holds codes and scales, and no values to cast");
             Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"))
         };
-        if self.task.is_cast && !stays {
+        if is_cast && !stays {
             return no_values();
         }
         // Plain numbers are the values of the library, and so are the values of blocks. Other blocks are made from the
@@ -372,10 +364,10 @@ impl<'a> GgufPlanner<'_, 'a> {
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.input.places[Model::value_parts(weight)[0].1];
         let source = (place, self.input.value_sources(weight).collect(), values);
-        if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !self.task.is_cast) {
+        if let Some(merge) = self.steps.merge_of(&weight.name).filter(|_| !is_cast) {
             return self.add_values(tensor, source, &[Some(merge)], (format, Dtype::Float32), None);
         }
-        if self.task.is_cast && !is_same {
+        if is_cast && !is_same {
             return no_values();
         }
         for (role, part) in &weight.parts[1..] {
@@ -391,10 +383,11 @@ impl<'a> GgufPlanner<'_, 'a> {
             BlockWeightEncoder::copying(format, &tensor.shape)
                 .map_err(|why| Error::new(format!("cannot be copied: {why}")))?
         } else {
-            self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.task.keeps_values)
+            let keeps_values = self.task.quantize.is_some_and(QuantizeOptions::keeps_values);
+            self.encoder(tensor, format, Dtype::Float32)?.keeping_values(keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { self.codes(format, Dtype::Float32)? };
-        let kept = self.task.is_cast.then_some(KeptReason::Already);
+        let kept = is_cast.then_some(KeptReason::Already);
         self.steps.weight(Self::encode(tensor, source, None, encoder, codes, kept))
     }
 

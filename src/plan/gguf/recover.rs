@@ -14,59 +14,40 @@ use crate::text::shorten;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A search for the blocks of all weights.
-pub(super) struct BlockSearch<'r> {
-    /// True if weights without such blocks are refused.
-    pub must_find: bool,
-    pub observer: &'r dyn Observer,
-}
-
-impl BlockSearch<'_> {
-    /// Searches the blocks of plain weights. Fails if a weight must be recovered and is not.
-    pub(super) fn run(&self, steps: &mut [Step], threads: usize) -> Result<()> {
-        let encoded = steps.iter_mut().filter_map(|step| match &mut step.how {
-            Operation::Encode(weight) => match &weight.rows.encoder {
-                WeightEncoder::Blocks(encoder) if encoder.can_recover() && weight.rows.decoder().is_none() => {
-                    Some((Arc::clone(encoder), &mut **weight))
-                }
-                _ => None,
-            },
+/// Searches the blocks of plain weights. If a weight must be recovered and is not, it fails.
+pub(super) fn search(steps: &mut [Step], must_find: bool, threads: usize, observer: &dyn Observer) -> Result<()> {
+    let encoded = steps.iter_mut().filter_map(|step| match &mut step.how {
+        Operation::Encode(weight) => match &weight.rows.encoder {
+            WeightEncoder::Blocks(encoder) if encoder.can_recover() && weight.rows.decoder().is_none() => {
+                Some((Arc::clone(encoder), &mut **weight))
+            }
             _ => None,
-        });
-        let mut searched: Vec<(Arc<BlockWeightEncoder>, &mut Quantization)> = encoded.collect();
-        let misfits = self.misfits(&searched, threads)?;
-        let mut failed = Vec::new();
-        for ((encoder, weight), misfit) in searched.iter_mut().zip(misfits) {
-            weight.codes = match misfit {
-                None => CodesSource::RecoveredBlocks(Arc::clone(encoder)),
-                Some(at) => {
-                    let (columns, format) = (weight.rows.encoder.columns(), encoder.format().name);
-                    let (name, place) = (shorten(&weight.name), [at / columns, at % columns]);
-                    failed
-                        .push(format!("{name}: no blocks of {format} decode to its values, from element {place:?} on"));
-                    CodesSource::Values { extremes: None, unrecovered: Some(Unrecovered::NotFound(misfit)) }
-                }
-            };
-        }
-        if self.must_find { refuse_unrecovered(failed) } else { Ok(()) }
-    }
-
-    /// Returns the first element without a block, for each weight.
-    fn misfits(
-        &self,
-        searched: &[(Arc<BlockWeightEncoder>, &mut Quantization)],
-        threads: usize,
-    ) -> Result<Vec<Option<u64>>> {
-        let weights: Vec<_> = searched.iter().enumerate().map(|(at, (_, weight))| ((at, 0), &weight.rows)).collect();
-        let check = |(at, _): (usize, usize), rows: Range<u64>, source: &[u8], blocks: &mut Vec<u8>| {
-            let range = &weights[at].1.encoder.part_ranges(rows.clone())[0];
-            blocks.resize((range.end - range.start) as usize, 0);
-            searched[at].0.recover(&rows, source, blocks)
+        },
+        _ => None,
+    });
+    let mut searched: Vec<(Arc<BlockWeightEncoder>, &mut Quantization)> = encoded.collect();
+    let weights: Vec<_> = searched.iter().enumerate().map(|(at, (_, weight))| ((at, 0), &weight.rows)).collect();
+    let check = |(at, _): (usize, usize), rows: Range<u64>, source: &[u8], blocks: &mut Vec<u8>| {
+        let range = &weights[at].1.encoder.part_ranges(rows.clone())[0];
+        blocks.resize((range.end - range.start) as usize, 0);
+        searched[at].0.recover(&rows, source, blocks)
+    };
+    // The first element without a block, for each weight.
+    let mut misfits = vec![None; weights.len()];
+    in_pieces(threads, ("recovering", observer), &weights, check, |(at, _), found| {
+        misfits[at] = misfits[at].or(found.err());
+    })?;
+    let mut failed = Vec::new();
+    for ((encoder, weight), misfit) in searched.iter_mut().zip(misfits) {
+        weight.codes = match misfit {
+            None => CodesSource::RecoveredBlocks(Arc::clone(encoder)),
+            Some(at) => {
+                let (columns, format) = (weight.rows.encoder.columns(), encoder.format().name);
+                let (name, place) = (shorten(&weight.name), [at / columns, at % columns]);
+                failed.push(format!("{name}: no blocks of {format} decode to its values, from element {place:?} on"));
+                CodesSource::Values { extremes: None, unrecovered: Some(Unrecovered::NotFound(misfit)) }
+            }
         };
-        let mut misfits = vec![None; weights.len()];
-        in_pieces(threads, ("recovering", self.observer), &weights, check, |(at, _), found| {
-            misfits[at] = misfits[at].or(found.err());
-        })?;
-        Ok(misfits)
     }
+    if must_find { refuse_unrecovered(failed) } else { Ok(()) }
 }

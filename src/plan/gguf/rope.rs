@@ -95,16 +95,25 @@ impl<'c> Rope<'c> {
         value.as_f64().filter(|number| *number > 0.0).ok_or_else(|| lacks(key))
     }
 
-    /// Returns the number of dimensions of a head.
-    fn dimensions(&self) -> Result<u64> {
-        let count = |key: &str| self.config.get(key).and_then(Value::as_u64);
-        let dimensions = count("head_dim").or_else(|| count("hidden_size")?.checked_div(count("num_attention_heads")?));
-        dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count)).ok_or_else(|| lacks("head_dim"))
+    fn count(&self, key: &str) -> Option<u64> {
+        self.config.get(key)?.as_u64()
+    }
+
+    /// Returns the number of dimensions of a head from a key of the config, or from another source.
+    fn dimensions(&self, key: &str, or: Option<u64>) -> Result<u64> {
+        let dimensions = self.count(key).or(or);
+        dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count)).ok_or_else(|| lacks(key))
+    }
+
+    /// Returns the number of dimensions of a head if the config has no key for it.
+    fn share_of_head(&self) -> Option<u64> {
+        self.count("hidden_size")?.checked_div(self.count("num_attention_heads")?)
     }
 
     /// Returns the factors of Llama 3.1, with the roundings of PyTorch, which computes in float32.
     fn of_llama3(&self, default: f64) -> Result<ComputedTensor> {
-        let (dimensions, theta) = (self.dimensions()?, self.number("rope_theta", 10_000.0)?);
+        let dimensions = self.dimensions("head_dim", self.share_of_head())?;
+        let theta = self.number("rope_theta", 10_000.0)?;
         let factor = self.number("factor", default)?;
         let (low, high) = (self.number("low_freq_factor", 1.0)?, self.number("high_freq_factor", 4.0)?);
         let length = self.number("original_max_position_embeddings", 8192.0)?;
@@ -129,9 +138,7 @@ impl<'c> Rope<'c> {
 
     /// Returns the factors of layers with full attention.
     fn of_gemma4(&self) -> Result<ComputedTensor> {
-        let dimensions = self.config.get("global_head_dim").and_then(Value::as_u64);
-        let dimensions = dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count));
-        let pairs = dimensions.ok_or_else(|| lacks("global_head_dim"))? as usize / 2;
+        let pairs = self.dimensions("global_head_dim", None)? as usize / 2;
         let share = self.number("partial_rotary_factor", 0.0)?;
         let rotated = (2.0 * pairs as f64 * share / 2.0) as usize;
         let mut values = vec![1.0; rotated.min(pairs)];
@@ -142,7 +149,8 @@ impl<'c> Rope<'c> {
     /// Returns the factors of LongRoPE, which the config lists.
     fn of_phi3(&self) -> Result<Vec<ComputedTensor>> {
         let partial = self.number("partial_rotary_factor", 1.0)?;
-        let rotated = (self.dimensions_of_phi3()? as f64 * partial) as u64 / 2;
+        let dimensions = self.share_of_head().ok_or_else(|| lacks("long_factor"))?;
+        let rotated = (dimensions as f64 * partial) as u64 / 2;
         let list = |name: &'static str, key: &str| {
             let listed = self.value(key).and_then(Value::as_array).filter(|list| list.len() as u64 == rotated);
             let number = |value: &Value| value.as_f64().filter(|value| *value > 0.0).map(|value| value as f32);
@@ -150,13 +158,6 @@ impl<'c> Rope<'c> {
             Ok(ComputedTensor { name, values: values.ok_or_else(|| lacks(key))? })
         };
         Ok(vec![list(LONG, "long_factor")?, list(SHORT, "short_factor")?])
-    }
-
-    /// Returns the number of dimensions of a head by its sizes, without `head_dim`.
-    fn dimensions_of_phi3(&self) -> Result<u64> {
-        let count = |key: &str| self.config.get(key).and_then(Value::as_u64);
-        let dimensions = count("hidden_size").zip(count("num_attention_heads"));
-        dimensions.and_then(|(size, heads)| size.checked_div(heads)).ok_or_else(|| lacks("long_factor"))
     }
 }
 

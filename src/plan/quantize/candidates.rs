@@ -93,7 +93,7 @@ impl<'a> Planner<'_, 'a> {
             (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
             (None, _, chosen) => chosen,
         };
-        let values = if whole.is_some() { WeightValues::Columns } else { WeightValues::Rows(0) };
+        let values = whole.map_or(WeightValues::Rows(0), |shape| WeightValues::transposed(&shape, dtype));
         let candidate = WeightCandidate {
             place,
             name: name.to_owned(),
@@ -145,9 +145,7 @@ impl<'a> Planner<'_, 'a> {
                 WeightValues::Coded(decoder, _) => {
                     WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
                 }
-                WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => {
-                    WeightValues::Rows(expert.first_row)
-                }
+                WeightValues::Rows(_) | WeightValues::Gathered { .. } => WeightValues::Rows(expert.first_row),
             },
             ..whole.clone()
         };

@@ -57,7 +57,7 @@ impl Planner<'_, '_> {
                 {
                     continue;
                 }
-                if matches!(weight.values, WeightValues::Columns) {
+                if matches!(weight.values, WeightValues::Gathered { .. }) {
                     let error = Error::new("is stored in another order, and adapters are not merged into it at once");
                     return Err(error
                         .in_tensor(&weight.name)

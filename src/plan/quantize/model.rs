@@ -111,7 +111,10 @@ impl<'a> Planned<'a> {
                     let needs_extremes = encoder.needs_extremes();
                     let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(model.stored(at));
-                    let values = if encoder.axis().is_some() { WeightValues::Rows(0) } else { WeightValues::Columns };
+                    let values = match encoder.axis() {
+                        Some(_) => WeightValues::Rows(0),
+                        None => WeightValues::transposed(encoder.shape(), encoder.source()),
+                    };
                     let rows = WeightRows { sources, values, changes: None, encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };

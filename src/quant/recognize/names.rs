@@ -3,6 +3,7 @@
 use crate::quant::layout::suffix;
 use crate::quant::libraries::layouts;
 use crate::quant::{Layout, Names, Role};
+use crate::text::is_number;
 use std::array;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -157,6 +158,5 @@ pub fn is_named_as_part(name: &str) -> bool {
 
 /// Removes the numbers from a name: the rest is common to all layers.
 pub(super) fn kind(name: &str) -> String {
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    name.split('.').map(|part| if is_number(&part) { "" } else { part }).collect::<Vec<_>>().join(".")
+    name.split('.').map(|part| if is_number(part) { "" } else { part }).collect::<Vec<_>>().join(".")
 }

@@ -7,6 +7,7 @@ use super::tokenizer::json_file;
 use crate::container::gguf::GgufKey;
 use crate::container::gguf::write::KeyList;
 use crate::error::Result;
+use crate::text::is_number;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -134,7 +135,6 @@ fn model_name(name: &str) -> String {
 fn title(name: &str) -> String {
     let is_version = |word: &str| {
         let rest = word.strip_prefix('v').unwrap_or(word);
-        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         word.starts_with(|first: char| first.is_ascii_digit()) || rest != word && rest.split('.').all(is_number)
     };
     let word = |word: &str| {
