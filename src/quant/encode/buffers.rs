@@ -1,13 +1,14 @@
 //! Buffers for the segments of a row.
 
 use super::super::rules::SignRule;
+use super::encoder::Encoder;
 use super::lanes::{CodeRounding, Division, LANES, Quotient, expand, larger};
 use super::rounding::{WeightType, exponent, power_of_two, raised};
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
 
 /// Number of values that are encoded together, with errors summed in float32.
-const SEGMENT: usize = 1024;
+pub(super) const SEGMENT: usize = 1024;
 /// Like [`SEGMENT`], if errors are not summed: the fixed work for each segment then takes a smaller part of the time.
 const LONG_SEGMENT: usize = 4096;
 
@@ -17,6 +18,7 @@ pub(super) struct EncodeBuffers {
     pub(super) segment: usize,
     /// Number of groups in a tile: as many as fit into a segment. A group longer than a segment is a separate tile.
     pub(super) groups: usize,
+    pub(super) wide: Vec<f64>,
     pub(super) values: Vec<f32>,
     pub(super) numbers: Vec<f32>,
     /// A copy of its group's factor for each value, if groups are small.
@@ -55,17 +57,20 @@ pub(super) struct EncodeBuffers {
 }
 
 impl EncodeBuffers {
-    /// Creates buffers for groups of `rows` x `beside` values in rows of `columns` values; a stored value takes `width`
-    /// bytes.
-    pub(super) fn new([rows, beside]: [usize; 2], columns: usize, width: usize, is_measured: bool) -> Self {
+    pub(super) fn new(encoder: &Encoder, is_measured: bool) -> Self {
+        let Encoder { geometry, width, is_float64, .. } = encoder;
+        let [columns, rows, beside] = [geometry.columns, geometry.block[0], geometry.block[1]].map(|len| len as usize);
         // All rows of a tile should stay in the second-level cache.
-        let segment = if is_measured || rows > 1 { SEGMENT } else { LONG_SEGMENT };
-        let groups = (segment / beside).max(1).min(columns.div_ceil(beside));
+        let is_long = !is_measured && !is_float64 && (rows == 1 || geometry.is_tensor);
+        let segment = if is_long { LONG_SEGMENT } else { SEGMENT };
+        // The errors of a row of float64 have one sum.
+        let groups = if *is_float64 { usize::MAX } else { (segment / beside).max(1) }.min(columns.div_ceil(beside));
         let spread = groups * beside.min(segment).div_ceil(LANES);
         let spread = if beside == 1 { spread.next_multiple_of(LANES) } else { spread };
         Self {
             segment,
             groups,
+            wide: Vec::new(),
             values: Vec::new(),
             numbers: Vec::new(),
             lane: Vec::new(),

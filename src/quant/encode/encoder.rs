@@ -7,11 +7,9 @@ use super::super::rotation::is_rotation;
 use super::super::rules::{Apply, Away, Encoding, Extreme, Integers, Least};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
-use super::fused::SegmentLoop;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
-use super::lanes::{CodeRounding, Division, Quotient};
+use super::lanes::{CodeRounding, Division, Quotient, SegmentLoop};
 use super::levels::Levels;
-use super::narrow::NarrowCodes;
 use super::rounding::WeightType;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Isa, Minifloat};
@@ -136,7 +134,7 @@ pub struct Encoder {
     /// The loop for the values of a segment, which also computes the errors; `None` for single steps.
     pub(super) fused: Option<Box<dyn SegmentLoop>>,
     /// The loop in lanes of 16 bits, if errors are not needed.
-    pub(super) narrow: Option<NarrowCodes>,
+    pub(super) narrow: Option<Box<dyn SegmentLoop>>,
     /// True if many values may be beyond the codes.
     pub(super) may_clip: bool,
     /// True if scales are searched.

@@ -6,36 +6,14 @@
 
 use super::super::rules::{Away, SignRule, Ties};
 use super::encoder::Encoder;
-use super::lanes::{CodeRounding, Division, LANES, PartialSums, Quotient, RAISED, larger};
+use super::lanes::{CodeRounding, Division, FusedSegment, LANES, PartialSums, Quotient, RAISED, SegmentLoop, larger};
 use super::rounding::{WeightType, round_half_away};
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, Minifloat, prefetch_line};
 
-/// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
-/// is a separate group, if scales run along columns.
-#[derive(Clone, Copy)]
-pub(super) struct Segment<'a> {
-    /// The stored values, a multiple of [`LANES`].
-    pub(super) bytes: &'a [u8],
-    /// The reciprocals of factors, if values are divided ([`Quotient::Divide`]).
-    pub(super) factors: &'a [f32],
-    pub(super) zeros: &'a [f32],
-    pub(super) scales: &'a [f32],
-    /// The bytes to prefetch meanwhile, at most the length of the segment.
-    pub(super) ahead: &'a [u8],
-    /// True if errors are summed; otherwise the sums are 0.
-    pub(super) is_measured: bool,
-}
-
-/// A loop over the values of a segment.
-pub(super) trait SegmentLoop: Send + Sync {
-    /// Writes the code of each value.
-    fn encode(&self, segment: Segment, codes: &mut [u8]) -> PartialSums;
-}
-
 /// A function that is a part of a loop.
-trait Part: Copy + Send + Sync + 'static {}
-impl<T: Copy + Send + Sync + 'static> Part for T {}
+trait Inlined: Copy + Send + Sync + 'static {}
+impl<T: Copy + Send + Sync + 'static> Inlined for T {}
 
 /// The loops of an encoder for values of one dtype. Closures own their constants, which then stay in registers.
 #[derive(Clone, Copy)]
@@ -79,9 +57,9 @@ impl Encoder {
 
 impl<const W: usize, R, N, U> LoopsOf<'_, W, R, N, U>
 where
-    R: Fn([u8; W]) -> f32 + Part,
-    N: Fn(f32) -> f32 + Part,
-    U: Fn(f32) -> f32 + Part,
+    R: Fn([u8; W]) -> f32 + Inlined,
+    N: Fn(f32) -> f32 + Inlined,
+    U: Fn(f32) -> f32 + Inlined,
 {
     fn choose(self) -> Option<Box<dyn SegmentLoop>> {
         let Self { encoder, narrow, narrow_untied, .. } = self;
@@ -132,7 +110,7 @@ where
         self,
         float: Minifloat,
         sign: SignRule,
-        number: impl Fn(f32, GroupFactors) -> f32 + Part,
+        number: impl Fn(f32, GroupFactors) -> f32 + Inlined,
     ) -> Option<Box<dyn SegmentLoop>> {
         // A value that is 0, or becomes 0, has no sign.
         let is_negative = |value: f32, number: f32| value.is_sign_negative() & (number > 0.0);
@@ -147,9 +125,9 @@ where
     fn float<const GROUPS: usize>(
         self,
         float: Minifloat,
-        number: impl Fn(f32, GroupFactors) -> f32 + Part,
-        round: impl Fn(Minifloat, f32) -> ((u32, f32), bool) + Part,
-        is_signed: impl Fn(f32, f32) -> bool + Part,
+        number: impl Fn(f32, GroupFactors) -> f32 + Inlined,
+        round: impl Fn(Minifloat, f32) -> ((u32, f32), bool) + Inlined,
+        is_signed: impl Fn(f32, f32) -> bool + Inlined,
     ) -> Option<Box<dyn SegmentLoop>> {
         self.of::<GROUPS>(move |value: f32, group: GroupFactors| {
             let number = number(value.abs(), group);
@@ -194,14 +172,14 @@ where
     }
 
     /// Returns a loop for groups of any shape.
-    fn of_any(self, encode: impl Fn(f32, GroupFactors) -> RoundedCode + Part) -> Option<Box<dyn SegmentLoop>> {
+    fn of_any(self, encode: impl Fn(f32, GroupFactors) -> RoundedCode + Inlined) -> Option<Box<dyn SegmentLoop>> {
         self.of::<1>(encode).or_else(|| self.of::<LANES>(encode))
     }
 
     /// Returns a loop if [`LANES`] values belong to so many groups: 1 or [`LANES`].
     fn of<const GROUPS: usize>(
         self,
-        encode: impl Fn(f32, GroupFactors) -> RoundedCode + Part,
+        encode: impl Fn(f32, GroupFactors) -> RoundedCode + Inlined,
     ) -> Option<Box<dyn SegmentLoop>> {
         let (isa, read) = (self.encoder.isa, self.read);
         let is_group = (self.encoder.geometry.block[1] == 1) == (GROUPS == LANES);
@@ -283,10 +261,10 @@ struct EncodeValue<const GROUPS: usize, const W: usize, R, E> {
 
 impl<const GROUPS: usize, const W: usize, R, E> SegmentLoop for EncodeValue<GROUPS, W, R, E>
 where
-    R: Fn([u8; W]) -> f32 + Part,
-    E: Fn(f32, GroupFactors) -> RoundedCode + Part,
+    R: Fn([u8; W]) -> f32 + Inlined,
+    E: Fn(f32, GroupFactors) -> RoundedCode + Inlined,
 {
-    fn encode(&self, segment: Segment, codes: &mut [u8]) -> PartialSums {
+    fn encode(&self, segment: FusedSegment, codes: &mut [u8]) -> PartialSums {
         if segment.is_measured {
             self.isa.run(FusedLoop::<true, GROUPS, W, R, E> { steps: *self, segment, codes })
         } else {
@@ -311,7 +289,7 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
 /// The loop over the values of a segment, with the steps of one layout: see [`EncodeValue`].
 struct FusedLoop<'a, const IS_MEASURED: bool, const GROUPS: usize, const W: usize, R, E> {
     steps: EncodeValue<GROUPS, W, R, E>,
-    segment: Segment<'a>,
+    segment: FusedSegment<'a>,
     codes: &'a mut [u8],
 }
 
@@ -326,7 +304,7 @@ where
     #[inline(always)]
     fn run(self) -> PartialSums {
         let Self { steps: EncodeValue { read, encode, .. }, segment, codes } = self;
-        let Segment { bytes, factors, zeros, scales, ahead, .. } = segment;
+        let FusedSegment { bytes, factors, zeros, scales, ahead, .. } = segment;
         let (mut signal, mut noise) = ([0.0; LANES], [0.0; LANES]);
         let (mut largest, mut clipped) = ([0; LANES], [0; LANES]);
         let values = bytes.as_chunks().0.as_chunks::<LANES>().0;

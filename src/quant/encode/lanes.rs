@@ -430,6 +430,28 @@ fn floats(
     clipped
 }
 
+/// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
+/// is a separate group, if scales run along columns.
+#[derive(Clone, Copy)]
+pub(super) struct FusedSegment<'a> {
+    /// The stored values, a multiple of [`LANES`].
+    pub(super) bytes: &'a [u8],
+    /// The reciprocals of factors, if values are divided ([`Quotient::Divide`]).
+    pub(super) factors: &'a [f32],
+    pub(super) zeros: &'a [f32],
+    pub(super) scales: &'a [f32],
+    /// The bytes to prefetch meanwhile, at most the length of the segment.
+    pub(super) ahead: &'a [u8],
+    /// True if errors are summed; otherwise the sums are 0.
+    pub(super) is_measured: bool,
+}
+
+/// A loop over the values of a segment: see [`fused`](super::fused) and [`narrow`](super::narrow).
+pub(super) trait SegmentLoop: Send + Sync {
+    /// Writes the code of each value.
+    fn encode(&self, segment: FusedSegment, codes: &mut [u8]) -> PartialSums;
+}
+
 /// Number of partial sums that are kept side by side, so that the loop vectorizes.
 pub(super) const LANES: usize = 16;
 

@@ -45,7 +45,6 @@ pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 pub use weight::{PlainWeight, WeightEncoder};
 
-use float64::Float64Rows;
 use rows::EncodeRows;
 use std::ops::Range;
 
@@ -78,10 +77,6 @@ impl Encoder {
         match self.rotation {
             _ if rows.is_empty() => {}
             Some(size) => self.encode_rotated(size, rows, source, outputs, tally),
-            None if self.is_float64 => {
-                let isa = self.isa;
-                isa.run(Float64Rows::new(self, rows, source, extremes, outputs, tally));
-            }
             None => EncodeRows::new(self, rows, source, extremes, outputs, tally).run(),
         }
     }

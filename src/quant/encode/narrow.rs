@@ -7,8 +7,7 @@
 use super::super::layout::Packing;
 use super::super::rules::{SignRule, Ties};
 use super::encoder::Encoder;
-use super::fused::{Segment, SegmentLoop};
-use super::lanes::{CodeRounding, LANES, PartialSums, Quotient};
+use super::lanes::{CodeRounding, FusedSegment, LANES, PartialSums, Quotient, SegmentLoop};
 use super::rounding::WeightType;
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop, prefetch_line};
@@ -17,15 +16,15 @@ use crate::kernel::{Isa, Loop, prefetch_line};
 const GROUP: usize = 32;
 
 /// The loop of an encoder that needs no errors. It writes codes as they are stored.
-pub(super) struct NarrowCodes {
+struct NarrowEncoder {
     isa: Isa,
     /// True if -0 keeps its sign.
-    pub(super) keeps_zero: bool,
+    keeps_zero: bool,
 }
 
 impl Encoder {
     /// Returns its loop in lanes of 16 bits, if there is one for its codes and groups.
-    pub(super) fn narrow(&self) -> Option<NarrowCodes> {
+    pub(super) fn narrow(&self) -> Option<Box<dyn SegmentLoop>> {
         let CodeRounding::Float { sign, ties: Ties::Even, .. } = self.rounding else { return None };
         let is_narrow = (self.weight, self.geometry.bits) == (WeightType::Bfloat16, 4)
             && self.division.quotient == Quotient::Multiply
@@ -33,12 +32,13 @@ impl Encoder {
             && self.geometry.block[1] == GROUP as u64
             && matches!(self.packing, Packing::Rows(_) | Packing::TransposedBlocks)
             && self.geometry.columns.is_multiple_of(GROUP as u64);
-        is_narrow.then_some(NarrowCodes { isa: self.isa, keeps_zero: sign == SignRule::Kept })
+        let codes = NarrowEncoder { isa: self.isa, keeps_zero: sign == SignRule::Kept };
+        is_narrow.then(|| Box::new(codes) as Box<dyn SegmentLoop>)
     }
 }
 
-impl SegmentLoop for NarrowCodes {
-    fn encode(&self, Segment { bytes, scales, ahead, .. }: Segment, out: &mut [u8]) -> PartialSums {
+impl SegmentLoop for NarrowEncoder {
+    fn encode(&self, FusedSegment { bytes, scales, ahead, .. }: FusedSegment, out: &mut [u8]) -> PartialSums {
         if self.keeps_zero {
             self.isa.run(NarrowGroups::<true> { bytes, scales, ahead, out });
         } else {

@@ -1,13 +1,15 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
+use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
 use super::choose::Choose;
 use super::encoder::Encoder;
 use super::extremes::{AreLarge, Extremes, INFINITY, first_special, largest};
-use super::fused::{Segment, SegmentLoop};
 use super::geometry::Band;
-use super::lanes::{Bounds, BoundsOfGroups, CodeRounding, ErrorSums, LANES, LargestOfGroups};
+use super::lanes::{
+    Bounds, BoundsOfGroups, CodeRounding, ErrorSums, FusedSegment, LANES, LargestOfGroups, SegmentLoop,
+};
 use super::linear::ExtendColumns;
 use super::screen::SearchGroup;
 use super::search::FindScale;
@@ -22,22 +24,22 @@ const AHEAD: usize = 4 << 10;
 
 /// The rows of one call.
 pub(super) struct EncodeRows<'a, 'o> {
-    encoder: &'a Encoder,
+    pub(super) encoder: &'a Encoder,
     rows: Range<u64>,
     source: &'a [u8],
     extremes: &'a Extremes,
-    global: f32,
-    writer: PartWriter<'a, 'o>,
-    tally: &'a mut EncodeTally,
+    pub(super) global: f32,
+    pub(super) writer: PartWriter<'a, 'o>,
+    pub(super) tally: &'a mut EncodeTally,
 }
 
 /// Some columns of rows that share scales.
 #[derive(Clone)]
-struct Tile {
-    matrix: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    groups: Range<usize>,
+pub(super) struct Tile {
+    pub(super) matrix: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    pub(super) groups: Range<usize>,
 }
 
 impl<'a, 'o> EncodeRows<'a, 'o> {
@@ -57,14 +59,16 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
     pub(super) fn run(mut self) {
         let encoder = self.encoder;
         let geometry = &encoder.geometry;
-        let width = geometry.columns as usize;
-        let [below, beside] = geometry.block.map(|length| length as usize);
-        let group = [if geometry.is_tensor { 1 } else { below }, beside];
-        let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
+        let [width, beside] = [geometry.columns, geometry.block[1]].map(|length| length as usize);
+        let mut buffers = EncodeBuffers::new(encoder, !self.tally.skips_errors);
         let groups = buffers.groups;
         if geometry.is_tensor {
-            buffers.amax[0] = (self.extremes.largest as f32).to_bits();
-            self.choose_scales(&mut buffers, 1);
+            if encoder.is_float64 {
+                buffers.chosen.set(0, &encoder.chooser.exact(self.extremes.largest, [0.0; 2], self.global));
+            } else {
+                buffers.amax[0] = (self.extremes.largest as f32).to_bits();
+                self.choose_scales(&mut buffers, 1);
+            }
             if self.rows.start == 0 {
                 let only = buffers.chosen.get(0);
                 self.writer.store_only_scale((only.stored, only.zero));
@@ -97,12 +101,15 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
     }
 
     fn spread_scales(&self, buffers: &mut EncodeBuffers, count: usize) {
-        let Encoder { geometry, weight, division, rounding, .. } = self.encoder;
+        let Encoder { geometry, weight, division, rounding, is_float64, isa, .. } = self.encoder;
+        if *is_float64 {
+            return;
+        }
         let size = geometry.block[1] as usize;
-        self.encoder.isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
+        isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
     }
 
-    fn source_bytes(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
+    pub(super) fn source_bytes(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = self.encoder;
         let range = geometry.source_range(&self.rows, matrix, row, columns);
         &self.source[range.start * width..range.end * width]
@@ -117,7 +124,10 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
     }
 
     fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers) {
-        let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
+        let Encoder { chooser, geometry, weight, width, isa, .. } = self.encoder;
+        if self.encoder.is_float64 {
+            return self.choose_in_float64(tile, &mut buffers.chosen);
+        }
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
         let has_bounds = chooser.has_bounds();
         let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
@@ -139,20 +149,20 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
             let bytes = self.source_bytes(tile.matrix, row, tile.columns.clone());
             if size == 1 {
                 let values = &mut buffers.values[..count];
-                most = self.encoder.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
+                most = isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
                 continue;
             }
             if has_offsets {
-                most = self.encoder.isa.run(BoundsOfGroups { weight: *weight, bytes, size, amax, bounds });
+                most = isa.run(BoundsOfGroups { weight: *weight, bytes, size, amax, bounds });
                 continue;
             }
-            most = self.encoder.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
+            most = isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
             if has_bounds {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
                     for bytes in bytes.chunks(buffers.segment * width) {
                         let values = &mut buffers.values[..bytes.len() / width];
-                        let [low, high] = self.encoder.isa.run(Bounds { weight: *weight, bytes, values });
+                        let [low, high] = isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
                     }
                     // Of zeros, the lowest is the first, as for ONNX Runtime: the sign of its scale follows from it.
@@ -172,7 +182,7 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
             for (at, bytes) in bytes.chunks(size * width).enumerate() {
                 let (amax, bounds) = (f32::from_bits(buffers.amax[at]), buffers.bounds[at]);
                 let group = SearchGroup { encoder, bytes, amax, bounds, global };
-                let best = self.encoder.isa.run(FindScale { group, chosen: buffers.chosen.get(at) });
+                let best = isa.run(FindScale { group, chosen: buffers.chosen.get(at) });
                 buffers.chosen.set(at, &best);
             }
         }
@@ -196,7 +206,10 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
 
     /// Encodes a row of a tile, segment by segment.
     fn encode(&mut self, tile: &Tile, row: usize, buffers: &mut EncodeBuffers) {
-        let geometry = &self.encoder.geometry;
+        let Encoder { geometry, is_float64, .. } = self.encoder;
+        if *is_float64 {
+            return self.encode_in_float64(tile, row, buffers);
+        }
         let size = geometry.block[1] as usize;
         let step = if size > buffers.segment { buffers.segment } else { tile.columns.len() };
         let (distance, fused) = (self.distance(tile, buffers.segment), self.fused(buffers));
@@ -209,7 +222,7 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
                 let ahead = self.ahead(source, distance);
                 let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
                 let bytes = self.whole_lanes(source, &buffers.raises, &mut buffers.padded);
-                let segment = Segment { bytes, factors, zeros, scales, ahead, is_measured };
+                let segment = FusedSegment { bytes, factors, zeros, scales, ahead, is_measured };
                 if writes_stored && bytes.len() == source.len() {
                     fused.encode(segment, self.writer.row_codes(tile.matrix, row, columns));
                     continue;
@@ -240,15 +253,17 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
     /// whole lanes as they are stored.
     fn fused(&self, buffers: &EncodeBuffers) -> Option<(&'a dyn SegmentLoop, bool)> {
         let Encoder { geometry, rounding, fused, narrow, .. } = self.encoder;
-        let fits = match rounding {
-            CodeRounding::Float { float, .. } => self.encoder.may_clip || buffers.most < float.clipped,
-            CodeRounding::Int { .. } => true,
+        let (fits, keeps_zero) = match *rounding {
+            CodeRounding::Float { float, sign, .. } => {
+                (self.encoder.may_clip || buffers.most < float.clipped, sign == SignRule::Kept)
+            }
+            CodeRounding::Int { .. } => (true, false),
         };
         let fused = fused.as_deref().filter(|_| buffers.is_ordinary && fits)?;
-        match narrow {
+        match narrow.as_deref() {
             _ if !self.tally.skips_errors => Some((fused, false)),
             // Numbers that are too small for float32 have no sign either.
-            Some(narrow) if narrow.keeps_zero || buffers.is_at_most_one => Some((narrow, true)),
+            Some(narrow) if keeps_zero || buffers.is_at_most_one => Some((narrow, true)),
             _ => Some((fused, geometry.bits == 8 && !geometry.is_stream && !buffers.has_no_scale)),
         }
     }
