@@ -2,7 +2,6 @@
 
 use super::super::layout::{Combination, Zeros};
 use super::casts::run;
-use super::fused::{self, Products};
 use super::lanes::{self, Float32Lane, LARGEST_NVFP4};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, DecodeSteps};
@@ -26,7 +25,8 @@ pub(super) struct DecodeBuffers {
     pub(super) groups: Vec<[u8; 4]>,
     pub(super) zeros: Vec<[u8; 4]>,
     pub(super) fetched: Option<GroupRange>,
-    /// Number of fetches so far, and true if the fetched scales are ordinary: see [`fused::are_ordinary`].
+    /// Number of fetches so far, and true if the fetched scales are ordinary: see
+    /// [`Fused::are_ordinary`](super::fused::Fused::are_ordinary).
     pub(super) fetches: u64,
     pub(super) are_ordinary: bool,
     /// True if one of these scales is 0, infinite or NaN although the stored scale is another kind of number; and the
@@ -107,8 +107,8 @@ impl DecodeBuffers {
             combine(steps, scales, self.global, &mut self.scratch);
         }
         self.is_changed = !self.stored.is_empty() && !are_regular(scales) && self.has_changed(steps, parts, &place);
-        let (scales, products) = (&self.groups[..place.groups.len()], steps.products.unwrap_or(Products::PLAIN));
-        self.are_ordinary = fused::are_ordinary(scales, steps.narrowest, products);
+        let scales = &self.groups[..place.groups.len()];
+        self.are_ordinary = if let Some(fused) = steps.fused { fused.are_ordinary(scales) } else { false };
         self.fetched = Some(place);
         self.fetches += 1;
     }

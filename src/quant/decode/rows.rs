@@ -4,10 +4,9 @@ use super::super::layout::{Combination, ScaleOrder, Zeros};
 use super::buffers::DecodeBuffers;
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
-use super::fused::Products;
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
-use super::segment::{FetchedScales, SegmentGroups};
+use super::segment::{CodeSegment, FetchedScales};
 use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
 use super::tally::{DecodeTally, infinity, magnitude};
@@ -65,7 +64,8 @@ impl<'a> RowDecoder<'a> {
         let [rows, columns] = [&range.rows, &range.columns].map(|range| range.start as usize..range.end as usize);
         let (index, row_index) = (steps.group_index(parts, columns.clone())?, steps.row_index(parts, rows.clone())?);
         let (map, buffers) = (steps.geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
-        let results = steps.fused.and_then(|fused| fused.results(isa, &steps.geometry, steps.scales.factor(), &map));
+        let results =
+            steps.fused.and_then(|fused| fused.codes.results(isa, &steps.geometry, steps.scales.factor(), &map));
         Ok(Self { steps, parts, index, row_index, map, buffers, results, rows, columns, out })
     }
 }
@@ -106,8 +106,12 @@ impl Loop for RowDecoder<'_> {
                             extend_signs(&mut unpacked[..count], self.steps.code_dtype);
                             &unpacked[..count]
                         };
-                        let place = [matrix, within + at, column + start];
-                        tally += self.segment(codes, count, place, row + at, column + columns);
+                        let now = column + start..column + start + count;
+                        let place = self.locate([matrix, within + at], now, column + columns);
+                        // Ordinary numbers take the short path.
+                        if !self.multiply_fused(codes, &place) {
+                            tally += self.multiply_in_steps(codes, place);
+                        }
                     }
                 }
             }
@@ -155,21 +159,15 @@ pub(in crate::quant) fn widen(steps: &DecodeSteps, codes: &[u8], map: &[[u8; 4];
 }
 
 impl RowDecoder<'_> {
-    /// Decodes codes, starting at a column of a row of a matrix. `row` is counted through all matrices. Codes of the
-    /// same row up to the column `end` follow.
+    /// Returns the place of some columns of a row of a matrix, and fetches the scales of their groups. Codes of the same
+    /// row up to the column `end` follow.
     #[inline(always)]
-    fn segment(
-        &mut self,
-        codes: &[u8],
-        columns: usize,
-        [matrix, within, column]: [usize; 3],
-        row: usize,
-        end: usize,
-    ) -> DecodeTally {
+    fn locate(&mut self, [matrix, within]: [usize; 2], now: Range<usize>, end: usize) -> SegmentPlace {
         let Self { steps, parts, index, row_index, buffers, rows, columns: decoded, .. } = self;
         let DecodeSteps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and the number of elements of the first group before them.
-        let width = geometry.columns as usize;
+        let (width, column, columns) = (geometry.columns as usize, now.start, now.len());
+        let row = matrix * geometry.rows as usize + within;
         let below = match row_index {
             Some(index) => index[row - rows.start] as usize,
             None => within / geometry.block[0] as usize,
@@ -191,65 +189,58 @@ impl RowDecoder<'_> {
         let held = groups.start - buffers.fetched.as_ref().map_or(0, |held| held.groups.start);
         let start = (row - rows.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
-        let segment = SegmentPlace {
+        SegmentPlace {
             columns: column - decoded.start..column - decoded.start + columns,
             groups: held..held + count,
             size,
             skip,
             bytes: start * bytes..(start + columns) * bytes,
             first: row as u64 * geometry.columns + column as u64,
-        };
-        // 3. Ordinary numbers take the short path.
-        if self.multiply_fused(codes, &segment) {
-            return DecodeTally::default();
         }
-        self.multiply_in_steps(codes, segment)
     }
 
     /// Decodes codes in one loop: see `fused`. Returns false if values need the general method.
     #[inline(always)]
-    fn multiply_fused(&mut self, codes: &[u8], segment: &SegmentPlace) -> bool {
+    fn multiply_fused(&mut self, codes: &[u8], place: &SegmentPlace) -> bool {
         let Self { steps, index, map, buffers, results, out, .. } = self;
         let (Some(fused), false) = (steps.fused, buffers.is_changed) else { return false };
-        let SegmentPlace { size, skip, .. } = *segment;
-        let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
-        let (scales_of, zeros_of) = (&buffers.groups[segment.groups.clone()], segment.zeros(&buffers.zeros));
+        let SegmentPlace { size, skip, .. } = *place;
+        let (out, columns, factor) = (&mut out[place.bytes.clone()], place.columns.len(), steps.scales.factor());
+        let (scales_of, zeros_of) = (&buffers.groups[place.groups.clone()], place.zeros(&buffers.zeros));
         let fetched = FetchedScales {
             scales: &buffers.groups[..buffers.fetched.as_ref().map_or(0, |fetched| fetched.groups.len())],
-            first: segment.groups.start,
+            first: place.groups.start,
             fetch: buffers.fetches,
             are_ordinary: buffers.are_ordinary,
         };
-        let groups = match index {
+        let segment = match index {
             None => {
                 let (zeros, offsets) =
                     if steps.zeros.order.are_offsets() { (&[][..], zeros_of) } else { (zeros_of, &[][..]) };
                 let fetched = Some(fetched);
-                SegmentGroups { scales: scales_of, fetched, zeros, offsets, size, skip, factor, map }
+                CodeSegment { codes, scales: scales_of, fetched, zeros, offsets, size, skip, factor, map }
             }
             Some(index) => {
-                let index = &index[segment.columns.clone()];
+                let index = &index[place.columns.clone()];
                 let (scales, zeros) = (&mut buffers.scales[..columns], &mut buffers.lane[..columns]);
                 lanes::expand_indexed(scales_of, index, scales);
                 if !zeros_of.is_empty() {
                     lanes::expand_indexed(zeros_of, index, zeros);
                 }
                 let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
-                SegmentGroups { scales, fetched: None, zeros, offsets: &[], size: 1, skip: 0, factor, map }
+                CodeSegment { codes, scales, fetched: None, zeros, offsets: &[], size: 1, skip: 0, factor, map }
             }
         };
-        if let Some(products) = steps.products {
-            return fused.multiply(codes, &groups, steps.narrowest, products, results, out);
+        let lane = &mut buffers.values[..columns];
+        let products = if fused.is_last { &mut *out } else { lane.as_flattened_mut() };
+        if !fused.multiply(&segment, results, products) {
+            return false;
         }
-        if !groups.offsets.is_empty() {
-            return false; // sums of rounded products
+        if fused.is_last {
+            return true;
         }
-        let (lane, plain) = (&mut buffers.values[..columns], Products::PLAIN);
-        let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
-        if is_done {
-            finish(steps, lane, &mut buffers.scratch, out);
-        }
-        is_done && !has_special(out, steps.target)
+        finish(steps, lane, &mut buffers.scratch, out);
+        !has_special(out, steps.target)
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The groups of a segment of a row.
+//! A segment of a row: its codes, and their groups.
 
 use super::lanes::Float32Lane;
 
@@ -10,12 +10,13 @@ pub(super) struct FetchedScales<'a> {
     pub(super) first: usize,
     /// The number of this fetch, from 1.
     pub(super) fetch: u64,
-    /// True if all of them are ordinary: see [`are_ordinary`](super::fused::are_ordinary).
+    /// True if all of them are ordinary: see [`Fused::are_ordinary`](super::fused::Fused::are_ordinary).
     pub(super) are_ordinary: bool,
 }
 
-/// The groups of a segment, as float32.
-pub(super) struct SegmentGroups<'a> {
+/// The codes of a segment, one for each byte, and the numbers of their groups, as float32.
+pub(super) struct CodeSegment<'a> {
+    pub(super) codes: &'a [u8],
     pub(super) scales: &'a Float32Lane,
     /// `None` if the scales are not in the order of their groups.
     pub(super) fetched: Option<FetchedScales<'a>>,
@@ -28,7 +29,7 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) skip: usize,
     /// The factor of floats: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
     pub(super) factor: f32,
-    /// The numbers of the codes of [`Fused::Map`](super::fused::Fused::Map).
+    /// The numbers of the codes of [`FusedCodes::Map`](super::fused::FusedCodes::Map).
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
@@ -40,11 +41,13 @@ pub(super) struct CodeFactors {
     pub(super) offset: f32,
 }
 
-/// Returns the factors of each group, with `zero` if there are no zero points.
-#[inline(always)]
-pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = CodeFactors> + use<'a> {
-    let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
-    let offsets = groups.offsets.iter().map(|offset| f32::from_le_bytes(*offset)).chain(std::iter::repeat(0.0));
-    let scales = groups.scales.iter().map(|scale| f32::from_le_bytes(*scale));
-    scales.zip(zeros).zip(offsets).map(|((scale, zero), offset)| CodeFactors { scale, zero, offset })
+impl CodeSegment<'_> {
+    /// Returns the factors of each group, with `zero` if there are no zero points.
+    #[inline(always)]
+    pub(super) fn factors(&self, zero: f32) -> impl Iterator<Item = CodeFactors> {
+        let zeros = self.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
+        let offsets = self.offsets.iter().map(|offset| f32::from_le_bytes(*offset)).chain(std::iter::repeat(0.0));
+        let scales = self.scales.iter().map(|scale| f32::from_le_bytes(*scale));
+        scales.zip(zeros).zip(offsets).map(|((scale, zero), offset)| CodeFactors { scale, zero, offset })
+    }
 }

@@ -3,7 +3,7 @@
 use super::super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
 use super::super::parts::{Parameters, Part};
 use super::casts::{Through, cast};
-use super::fused::{Fused, Products};
+use super::fused::{Fused, FusedCodes};
 use super::geometry::DecodeGeometry;
 use super::lanes::FloatCodes;
 use super::scales::{GroupRange, ScaleReader};
@@ -69,15 +69,15 @@ impl CodeDecoding {
     }
 
     /// Returns the loop that decodes such codes of this dtype in one step, if there is one.
-    fn fused(&self, dtype: Dtype, has_zeros: bool) -> Option<Fused> {
+    fn fused(&self, dtype: Dtype, has_zeros: bool) -> Option<FusedCodes> {
         match (self, dtype) {
-            (Self::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(Fused::Signed),
-            (Self::Kernel(_), Dtype::Uint8) => Some(Fused::Unsigned(0)),
-            (Self::Kernel(_), Dtype::Float8E4M3FN) if !has_zeros => Fused::e4m3(),
+            (Self::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(FusedCodes::Signed),
+            (Self::Kernel(_), Dtype::Uint8) => Some(FusedCodes::Unsigned(0)),
+            (Self::Kernel(_), Dtype::Float8E4M3FN) if !has_zeros => FusedCodes::e4m3(),
             (Self::Kernel(_), _) => None,
-            (Self::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
-            (Self::Integers(half), _) => Some(Fused::Unsigned(*half)),
-            (Self::Map, _) => Some(Fused::Map),
+            (Self::Floats(floats), _) => Some(FusedCodes::Floats(*floats, u8::MAX)),
+            (Self::Integers(half), _) => Some(FusedCodes::Unsigned(*half)),
+            (Self::Map, _) => Some(FusedCodes::Map),
         }
     }
 }
@@ -104,14 +104,10 @@ pub(in crate::quant) struct DecodeSteps {
     pub(super) rotated: Option<Through>,
     pub(super) scale_rounding: Option<Through>,
     pub(super) product_rounding: Option<Through>,
-    /// The target or the type that products are rounded to, whichever has the smaller range.
-    pub(super) narrowest: Dtype,
     /// Conversion from the last lane to the target.
     pub(super) encode: Kernel,
     /// The fast method, if possible.
     pub(super) fused: Option<Fused>,
-    /// The products that it writes; `None` if further steps follow.
-    pub(super) products: Option<Products>,
 }
 
 impl DecodeSteps {
@@ -150,7 +146,7 @@ impl DecodeSteps {
             CodeValues::Float(float) | CodeValues::Signed(float) => float,
             _ => geometry.codes.dtype,
         };
-        let fused = widening.fused(code_dtype, zero.is_some());
+        let codes = widening.fused(code_dtype, zero.is_some()).filter(|_| is_short);
         let has_zeros = geometry.zero.is_some() || layout.zeros == Zeros::Scaled;
         let has_offsets = has_zeros && layout.zeros.are_offsets();
         let rounded = product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target);
@@ -159,9 +155,8 @@ impl DecodeSteps {
             Zeros::Added | Zeros::Scaled => through(layout.product_precision).unwrap_or(Dtype::Float32),
             _ => rounded,
         };
-        let products = Products { rounded, written: target, has_offsets };
-        let are_integers = matches!(fused, Some(Fused::Unsigned(_) | Fused::Signed));
-        let is_direct = match (products.rounded, target) {
+        let are_integers = matches!(codes, Some(FusedCodes::Unsigned(_) | FusedCodes::Signed));
+        let is_last = match (rounded, target) {
             _ if layout.global == Combination::Over127 => false,
             (rounded, target) if has_offsets => target == rounded || target == Dtype::Float32,
             (Dtype::Float16, _) => {
@@ -170,6 +165,11 @@ impl DecodeSteps {
             (Dtype::Bfloat16, Dtype::Bfloat16 | Dtype::Float32) | (Dtype::Float32, Dtype::Float32) => true,
             _ => false,
         };
+        let narrowest = if product == Some(Dtype::Float16) { Dtype::Float16 } else { target };
+        let fused = codes.map(|codes| {
+            let [rounded, written] = if is_last { [rounded, target] } else { [Dtype::Float32; 2] };
+            Fused { codes, rounded, written, has_offsets: has_offsets && is_last, narrowest, is_last }
+        });
         Ok(Self {
             layout,
             target,
@@ -203,10 +203,8 @@ impl DecodeSteps {
             scale_rounding: through(layout.scale_precision).and_then(Through::new),
             // The sum of product and offset is rounded again.
             product_rounding: if has_offsets { Some(rounded) } else { product }.and_then(Through::new),
-            narrowest: if product == Some(Dtype::Float16) { Dtype::Float16 } else { target },
             encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
-            fused: fused.filter(|_| is_short),
-            products: is_direct.then_some(products),
+            fused,
             geometry,
         })
     }

@@ -2,7 +2,7 @@
 //! sets with such look-ups.
 
 use super::lanes::Float32Lane;
-use super::segment::{CodeFactors, FetchedScales, SegmentGroups, factors};
+use super::segment::{CodeFactors, CodeSegment, FetchedScales};
 use crate::kernel::half::bfloat16_bits;
 use crate::kernel::{Derivation, EXPONENT, Isa, Table, hidden_one};
 
@@ -80,12 +80,11 @@ impl Results {
     #[inline(always)]
     pub(super) fn write<const W: usize>(
         &mut self,
-        codes: &[u8],
-        groups: &SegmentGroups,
+        segment: &CodeSegment,
         out: &mut [u8],
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> bool {
-        let SegmentGroups { size, skip, .. } = *groups;
+        let CodeSegment { codes, size, skip, .. } = *segment;
         if W != 2 || size < Self::LEAST || size == Self::LEAST && skip != 0 {
             return false;
         }
@@ -95,12 +94,12 @@ impl Results {
         let isa = self.isa;
         match self.kind {
             CodeBits::Four => {
-                let (before, tables) = self.tables(groups, product).split_at(usize::from(first > 0));
+                let (before, tables) = self.tables(segment, product).split_at(usize::from(first > 0));
                 isa.look_up(codes.0, before, size, out.0);
                 isa.look_up(codes.1, tables, size, out.1);
             }
             CodeBits::Eight => {
-                let Some(tables) = self.fetched_tables(groups, product) else { return false };
+                let Some(tables) = self.fetched_tables(segment, product) else { return false };
                 let (before, tables) = tables.split_at(usize::from(first > 0));
                 isa.look_up_floats(codes.0, before, size, out.0);
                 isa.look_up_floats(codes.1, tables, size, out.1);
@@ -112,18 +111,18 @@ impl Results {
     /// Writes bfloat16 products by adding exponents, if all scales are powers of two. Returns false otherwise, or if
     /// another method is faster.
     #[inline(always)]
-    pub(super) fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
-        let (Some(fetched), Some(exact)) = (groups.fetched, &self.exact) else { return false };
-        let is_short = groups.size < if self.kind == CodeBits::Eight { Self::LEAST_FLOATS } else { Self::LEAST };
-        if !is_short || !groups.zeros.is_empty() || !self.powers.fetch(&fetched) {
+    pub(super) fn add_exponents(&mut self, segment: &CodeSegment, out: &mut [u8]) -> bool {
+        let (Some(fetched), Some(exact)) = (segment.fetched, &self.exact) else { return false };
+        let is_short = segment.size < if self.kind == CodeBits::Eight { Self::LEAST_FLOATS } else { Self::LEAST };
+        if !is_short || !segment.zeros.is_empty() || !self.powers.fetch(&fetched) {
             return false;
         }
-        let out = out.as_chunks_mut().0;
+        let (codes, out) = (segment.codes, out.as_chunks_mut().0);
         match self.kind {
             CodeBits::Four => self.isa.look_up(codes, exact, codes.len(), out),
             CodeBits::Eight => self.isa.look_up_floats(codes, exact, codes.len(), out),
         }
-        self.powers.multiply(&fetched, groups, out);
+        self.powers.multiply(&fetched, segment, out);
         true
     }
 
@@ -131,26 +130,26 @@ impl Results {
     #[inline(always)]
     fn tables<const W: usize>(
         &mut self,
-        groups: &SegmentGroups,
+        segment: &CodeSegment,
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> &[Table] {
-        let count = groups.scales.len();
+        let count = segment.scales.len();
         if self.tables.len() < count {
             self.products.resize(count, Default::default());
             self.tables.resize(count, Table::default());
         }
         let tables = &mut self.tables[..count];
         if let Some(multiples) = &self.multiples
-            && !has_zero(groups.scales)
+            && !has_zero(segment.scales)
         {
-            for ([one, three], scale) in self.products.iter_mut().zip(groups.scales) {
+            for ([one, three], scale) in self.products.iter_mut().zip(segment.scales) {
                 let scale = f32::from_le_bytes(*scale);
                 (*one, *three) = (word(product(1.0, scale, 0.0)), word(product(1.5, scale, 0.0)));
             }
             self.isa.derive(&self.products[..count], multiples, tables);
         } else {
             let numbers = &self.numbers[..hidden_sixteen()];
-            for (table, CodeFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
+            for (table, CodeFactors { scale, zero, offset }) in tables.iter_mut().zip(segment.factors(0.0)) {
                 for (entry, number) in table.iter_mut().zip(numbers) {
                     *entry = word(product(number - zero, scale, offset));
                 }
@@ -164,10 +163,10 @@ impl Results {
     #[inline(always)]
     fn fetched_tables<const W: usize>(
         &mut self,
-        groups: &SegmentGroups,
+        segment: &CodeSegment,
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> Option<&[Table]> {
-        let fetched = groups.fetched?;
+        let fetched = segment.fetched?;
         if self.fetch != fetched.fetch {
             self.tables.resize(fetched.scales.len(), Table::default());
             let (numbers, less) = (&self.numbers[..hidden_sixteen()], self.kind.less());
@@ -211,9 +210,9 @@ impl ScalePowers {
 
     /// Multiplies bfloat16 numbers by the scales of a segment: all results are normal or 0.
     #[inline(always)]
-    fn multiply(&self, fetched: &FetchedScales, groups: &SegmentGroups, numbers: &mut [[u8; 2]]) {
+    fn multiply(&self, fetched: &FetchedScales, segment: &CodeSegment, numbers: &mut [[u8; 2]]) {
         let powers = &self.added[fetched.first..];
-        match (groups.size, groups.skip) {
+        match (segment.size, segment.skip) {
             (1, _) => {
                 for (number, power) in numbers.iter_mut().zip(powers) {
                     *number = raise(*number, *power);
