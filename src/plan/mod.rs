@@ -157,8 +157,6 @@ pub(crate) struct Planned<'a> {
     computed: Vec<ComputedTensor>,
     /// Files next to the shards with their new text; `None` if a file is left out.
     pub(crate) side_files: Vec<(&'static str, Option<String>)>,
-    /// The `quantization_config` of a quantized output that has no config.json.
-    pub(crate) block: Option<String>,
     pub(crate) findings: PlanFindings,
 }
 

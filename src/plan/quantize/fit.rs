@@ -40,7 +40,7 @@ impl Planner<'_, '_> {
             let Ok(target) = decision else { continue };
             let is_coded = input_weight.is_some();
             let coded = match &*values {
-                WeightValues::Coded(decoder, _) => input_weight.map(|at| (&self.model.found.weights[at], &**decoder)),
+                WeightValues::Coded(decoder, _) => input_weight.map(|found| (found, &**decoder)),
                 _ => None,
             };
             match self.encoders(target, (shape, *dtype), coded, &mut encoders) {
