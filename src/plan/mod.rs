@@ -6,7 +6,6 @@ mod codes;
 mod dequantize;
 mod gathered;
 mod gguf;
-mod loaded_sets;
 mod metadata;
 mod partition;
 mod plain;
@@ -201,7 +200,7 @@ impl<'a> Planned<'a> {
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }?;
         if matches!(task, Task::Cast(_)) && !model.source.added.is_empty() {
-            planned.findings.notes.extend(loaded_sets::of_additions(model)?);
+            planned.findings.notes.extend(model.notes_of_additions()?);
         }
         if model.source.experts == Some(ExpertForm::Stacked) {
             planned.stack_experts(model, request.container)?;

@@ -166,7 +166,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             };
             let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
             let allowed = [Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets];
-            self.check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
+            Self::check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
                 0 => error.remedy(again),
                 _ if special == moves.iter().flatten().count() => error,
                 _ => error.with(
@@ -176,7 +176,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             })?;
         }
         if self.options.only_exact && !self.options.recover {
-            let exact = self.check_is_exact(weights, &moves, &[Fidelity::Exact]);
+            let exact = Self::check_is_exact(weights, &moves, &[Fidelity::Exact]);
             exact.map_err(|error| error.without(Opt::ONLY_EXACT))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
@@ -209,7 +209,6 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Refuses weights that are not moved, or whose values would change more than allowed.
     fn check_is_exact(
-        &self,
         weights: &[WeightCandidate],
         moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
         allowed: &[Fidelity],

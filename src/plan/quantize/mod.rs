@@ -3,7 +3,7 @@
 //! `candidates` finds the weights and applies options and policy; `coded` does the same for weights that are quantized
 //! already. `fit` makes the encoders and keeps weights that do not fit, `recover` searches for the codes from which
 //! values were decoded, `steps` makes the steps, and `config` writes the config. `model` decides
-//! for ONNX models, with the encoders of `model_fit`, and `transposed` for weights of them that are quantized already.
+//! for ONNX models, and `transposed` for weights of them that are quantized already.
 
 mod candidates;
 mod coded;
@@ -13,7 +13,6 @@ mod merged;
 mod misfit;
 mod mlx;
 mod model;
-mod model_fit;
 mod naming;
 mod recover;
 mod steps;
