@@ -22,7 +22,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     let tensors = tensors.map(|(step, (name, dtype, shape))| StoredTensor { name, dtype: stored(step, dtype), shape });
     let tensors: Vec<StoredTensor> = tensors.collect();
     let config = output.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
-    let block = output.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
+    let block = output.findings.config.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
     let configs: Vec<_> = config.or(block.as_deref()).map(|text| (CONFIG, text)).into_iter().collect();
     let metadata = source.metadata().filter(|(key, _)| !output.changes(key));
     let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();

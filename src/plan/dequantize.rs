@@ -1,6 +1,5 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
-use super::loaded_sets::divided_sets;
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};
 use super::step::{NewStored, Operation, Step};
@@ -23,7 +22,7 @@ use crate::quant::{
 };
 use crate::read::{DecodedValues, Decoders, Model};
 use crate::select::experts::ModelFacts;
-use crate::select::policy::module_of;
+use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
 use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::shorten;
@@ -284,6 +283,37 @@ impl<'a> Model<'a> {
         parts.filter(|(role, _)| *role == Role::Activation).map(|(_, at)| *at).collect()
     }
 
+    /// Returns notes about sets of a model to which weights of another one were added.
+    ///
+    /// # Errors
+    /// When a global scale cannot be read.
+    pub(super) fn notes_of_additions(&self) -> Result<Vec<Note<'static>>> {
+        let found = &self.found.weights;
+        if found.is_empty() {
+            return Ok(Vec::new()); // there may be a million plain tensors
+        }
+        let parts: HashSet<usize> = found.iter().flat_map(|weight| &weight.parts).map(|part| part.1).collect();
+        let plain =
+            self.tensors.iter().enumerate().filter(|(at, tensor)| {
+                tensor.shape.len() == 2 && module_of(tensor.name).is_some() && !parts.contains(at)
+            });
+        let weights: Vec<(&str, bool)> = plain.map(|(_, tensor)| (tensor.name, true)).collect();
+        let weights = [weights, found.iter().map(|weight| (&*weight.name, false)).collect()].concat();
+        let is_diffusion = found.iter().any(|weight| weight.layout.is_diffusion);
+        let mut notes: Vec<UseNote> = divided_sets(&weights, is_diffusion).into_iter().collect();
+        // vLLM takes the largest of the global scales for all.
+        let policy = Policy { is_diffusion, ..Policy::default() };
+        let global = |at: &usize| found[*at].part(Role::GlobalScale).map(|part| self.part(Role::GlobalScale, part));
+        for set in fused_sets(&policy, found.iter().map(|weight| &*weight.module)) {
+            let scales = set.iter().filter_map(global).collect::<Result<Vec<_>>>()?;
+            if let Some(other) = scales.iter().position(|scale| scale != &scales[0]) {
+                notes.push(UseNote::UnequalGlobals([0, other].map(|at| found[set[at]].name.clone())));
+                break;
+            }
+        }
+        Ok(notes.into_iter().map(Note::Use).collect())
+    }
+
     /// Returns the names of stored tensors.
     pub(super) fn names(&self, tensors: impl IntoIterator<Item = usize>) -> Vec<String> {
         tensors.into_iter().map(|at| self.tensors[at].name.to_owned()).collect()
@@ -418,4 +448,19 @@ fn side_files(model: &Model, modules: &Modules, target: Option<Dtype>) -> Result
         files.push((file, new?));
     }
     Ok(files)
+}
+
+/// Returns a note about sets that engines load as one module and that have plain and quantized weights. Each weight has its
+/// name, and is plain or not.
+fn divided_sets(weights: &[(&str, bool)], is_diffusion: bool) -> Option<UseNote> {
+    let policy = Policy { is_diffusion, ..Policy::default() };
+    let fused = fused_sets(&policy, weights.iter().map(|(name, _)| module_of(name).unwrap_or(name)));
+    let sets = fused.into_iter().chain(expert_sets(&policy, weights.iter().map(|(name, _)| *name)));
+    let one = |set: &[usize], is_plain: bool| {
+        let mut members = set.iter().map(|at| weights[*at]);
+        members.find(|member| member.1 == is_plain).map(|(name, _)| name.to_owned())
+    };
+    let mut divided = sets.filter_map(|set| Some([one(&set, true)?, one(&set, false)?]));
+    let first = divided.next()?;
+    Some(UseNote::DividedSets(1 + divided.count() as u64, first))
 }

@@ -6,7 +6,6 @@ mod codes;
 mod dequantize;
 mod gathered;
 mod gguf;
-mod loaded_sets;
 mod metadata;
 mod partition;
 mod plain;
@@ -157,8 +156,6 @@ pub(crate) struct Planned<'a> {
     computed: Vec<ComputedTensor>,
     /// Files next to the shards with their new text; `None` if a file is left out.
     pub(crate) side_files: Vec<(&'static str, Option<String>)>,
-    /// The `quantization_config` of a quantized output that has no config.json.
-    pub(crate) block: Option<String>,
     pub(crate) findings: PlanFindings,
 }
 
@@ -203,7 +200,7 @@ impl<'a> Planned<'a> {
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }?;
         if matches!(task, Task::Cast(_)) && !model.source.added.is_empty() {
-            planned.findings.notes.extend(loaded_sets::of_additions(model)?);
+            planned.findings.notes.extend(model.notes_of_additions()?);
         }
         if model.source.experts == Some(ExpertForm::Stacked) {
             planned.stack_experts(model, request.container)?;

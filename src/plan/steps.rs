@@ -51,7 +51,6 @@ impl<'r, 'a> Steps<'r, 'a> {
             keys: Vec::new(),
             computed: Vec::new(),
             side_files: Vec::new(),
-            block: None,
             findings: PlanFindings::default(),
         };
         Ok(Self { request, planned, storable: Vec::new() })

@@ -1,7 +1,7 @@
 //! Tensors that outputs take from another file or folder.
 
-use super::Model;
 use super::choice::{check_whole, match_pattern};
+use super::{Model, ModelTensor};
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ fn add(
         return Err(Error::usage("tensors are not added to GGUF and ONNX models, nor taken from them"));
     }
     let (own, theirs) = (Model::probe(&source), Model::probe(&other));
-    let own_tensors: HashMap<&str, ModelEntry> = entries(&own).map(|entry| (entry.name, entry)).collect();
+    let own_tensors: HashMap<&str, ModelTensor> = entries(&own).map(|entry| (entry.name(), entry)).collect();
     let mut is_taken = vec![addition.pattern.is_none(); theirs.tensors.len()];
     if let Some(pattern) = &addition.pattern {
         match_pattern(pattern, &theirs).for_each(|at| is_taken[at] = true);
@@ -43,17 +43,18 @@ fn add(
         check_whole(&theirs, &is_taken)?;
     }
     let mut stays = vec![true; own.tensors.len()];
-    for ModelEntry { name, shape, parts } in entries(&theirs) {
-        if !is_taken[parts[0]] {
+    for tensor in entries(&theirs) {
+        let (name, shape) = (tensor.name(), tensor.shape());
+        if tensor.parts().next().is_none_or(|first| !is_taken[first]) {
             continue;
         }
         let what = match (own_tensors.get(name), may_reshape) {
             (None, None) => continue,
-            (Some(known), Some(may_reshape)) if may_reshape || *known.shape == *shape => {
-                known.parts.iter().for_each(|at| stays[*at] = false);
+            (Some(known), Some(may_reshape)) if may_reshape || known.shape() == shape => {
+                known.parts().for_each(|at| stays[at] = false);
                 continue;
             }
-            (Some(known), Some(_)) => Some(format!("has the shape {shape:?}, and {:?} in the model", known.shape)),
+            (Some(known), Some(_)) => Some(format!("has the shape {shape:?}, and {:?} in the model", known.shape())),
             (Some(_), None) => addition.pattern.as_ref().map(|_| "is in the model already".to_owned()),
             (None, Some(_)) => addition.pattern.as_ref().map(|_| "is not in the model".to_owned()),
         };
@@ -65,9 +66,7 @@ fn add(
                 "replace it instead"
             }));
         }
-        for at in parts {
-            is_taken[at] = false;
-        }
+        tensor.parts().for_each(|at| is_taken[at] = false);
     }
     if !is_taken.contains(&true) {
         let what =
@@ -84,22 +83,11 @@ fn add(
     Ok(source)
 }
 
-/// A tensor or a quantized weight of a model, and its stored tensors.
-struct ModelEntry<'m> {
-    name: &'m str,
-    shape: &'m [u64],
-    parts: Vec<usize>,
-}
-
-fn entries<'m>(model: &'m Model) -> impl Iterator<Item = ModelEntry<'m>> {
+/// Returns the quantized weights of a model, readable or not, and its other stored tensors.
+fn entries<'m>(model: &'m Model<'m>) -> impl Iterator<Item = ModelTensor<'m>> {
     let weights = &model.found.weights;
     let parts: HashSet<usize> = weights.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
     let stored = (0..model.tensors.len()).filter(move |at| !parts.contains(at));
-    let stored =
-        stored.map(|at| ModelEntry { name: model.tensors[at].name, shape: model.tensors[at].shape, parts: vec![at] });
-    let weights = weights.iter().map(|weight| {
-        let parts = weight.parts.iter().map(|(_, at)| *at).collect();
-        ModelEntry { name: &weight.name, shape: &weight.shape, parts }
-    });
-    weights.chain(stored)
+    let weights = weights.iter().map(|weight| (weight.codes(), Some(weight)));
+    weights.chain(stored.map(|at| (at, None))).map(move |(at, weight)| ModelTensor { model, at, weight })
 }

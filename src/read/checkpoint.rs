@@ -58,9 +58,14 @@ impl<'a> ModelTensor<'a> {
         self.weight.is_none().then(|| self.model.stored(self.at))
     }
 
+    /// Returns the indices of all stored tensors that belong to it.
+    pub(crate) fn parts(self) -> impl Iterator<Item = usize> + use<'a> {
+        let own = self.weight.is_none().then_some(self.at);
+        own.into_iter().chain(self.weight.into_iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at))
+    }
+
     pub(crate) fn stored_len(self) -> u64 {
-        let len = |at| self.model.stored(at).stored_len();
-        self.weight.map_or_else(|| len(self.at), |weight| weight.parts.iter().map(|(_, at)| len(*at)).sum())
+        self.parts().map(|at| self.model.stored(at).stored_len()).sum()
     }
 }
 

@@ -51,9 +51,7 @@ impl<'a> InspectedTensor<'a> {
 
     /// Returns the uncompressed bytes of the elements; for a quantized weight, of all its parts.
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = |at| bytes_of(self.tensor.model.stored(at).tensor);
-        let of_parts = |weight: &FoundWeight| weight.parts.iter().map(|(_, at)| bytes(*at)).sum();
-        self.tensor.weight.map_or_else(|| bytes(self.tensor.at), of_parts)
+        self.tensor.parts().map(|at| bytes_of(self.tensor.model.stored(at).tensor)).sum()
     }
 
     /// True if nothing says what its elements are.

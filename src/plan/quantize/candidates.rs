@@ -13,25 +13,22 @@ use crate::select::KeptReason;
 use crate::select::experts::{Expert, ModelFacts, bank_of, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::text::shorten;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-impl<'a> Planner<'_, 'a> {
+impl<'p, 'a> Planner<'p, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
-    pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
+    pub(super) fn candidates(&self) -> Result<WeightCandidates<'p, 'a>> {
         let mut candidates = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.model, DecodedValues::Rows);
         let mut rules: Vec<RuleUse> = self.options.rule.iter().map(|_| RuleUse::default()).collect();
-        // Of weights with the same codes, the first stands for all.
-        let weights = self.model.found.weights.iter().enumerate().rev();
-        let numbers: HashMap<usize, usize> = weights.map(|(number, weight)| (weight.codes(), number)).collect();
         let mut last = None;
         for tensor in self.model.model_tensors(&[]) {
             let at = tensor.at;
             let added = match tensor.weight {
+                // Of weights with the same codes, the first stands for all.
                 Some(_) if last == Some(at) => continue,
-                Some(_) => self
-                    .coded_candidates(numbers[&at], self.model.places[at], &mut rules, &mut decoders)
+                Some(weight) => self
+                    .coded_candidates(weight, &mut rules, &mut decoders)
                     .map(|weights| candidates.weights.extend(weights)),
                 None => self.add_plain(tensor, &mut rules, &mut candidates),
             };
@@ -50,16 +47,16 @@ impl<'a> Planner<'_, 'a> {
         &self,
         tensor: ModelTensor,
         rules: &mut [RuleUse],
-        candidates: &mut WeightCandidates<'a>,
+        candidates: &mut WeightCandidates<'p, 'a>,
     ) -> Result<()> {
-        let (place, stored) = (self.model.places[tensor.at], self.model.stored(tensor.at));
+        let (at, stored) = (tensor.at, self.model.stored(tensor.at));
         let (name, shape) = (tensor.name(), tensor.shape());
         if mlx::leaves_out(self.layout, self.new_name(name), self.facts) {
-            candidates.dropped.push(place);
+            candidates.dropped.push(at);
             return Ok(());
         }
         let Ok(dtype) = source_form(stored.tensor, None).map(Form::dtype) else {
-            candidates.others.push((place, KeptReason::NotFloating));
+            candidates.others.push((at, KeptReason::NotFloating));
             return Ok(());
         };
         let whole = self.gpt_oss_bank(name, shape)?;
@@ -95,7 +92,7 @@ impl<'a> Planner<'_, 'a> {
         };
         let values = whole.map_or(WeightValues::Rows(0), |shape| WeightValues::transposed(&shape, dtype));
         let candidate = WeightCandidate {
-            place,
+            at,
             name: name.to_owned(),
             input_weight: None,
             values,
@@ -108,7 +105,7 @@ impl<'a> Planner<'_, 'a> {
             codes: CodesSource::COMPUTED,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
-            candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
+            candidates.others.push((at, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
         } else {
             candidates.weights.extend(self.divided(candidate, bank)?);
         }
@@ -118,9 +115,9 @@ impl<'a> Planner<'_, 'a> {
     /// Divides a bank that is quantized into its experts, which engines load one by one.
     pub(super) fn divided(
         &self,
-        whole: WeightCandidate<'a>,
+        whole: WeightCandidate<'p, 'a>,
         bank: Option<Result<Vec<Expert>>>,
-    ) -> Result<Vec<WeightCandidate<'a>>> {
+    ) -> Result<Vec<WeightCandidate<'p, 'a>>> {
         let Some(bank) = bank.filter(|_| whole.decision.is_ok()) else { return Ok(vec![whole]) };
         let are_coded = whole.input_weight.is_some();
         let refuse = |error: Error| self.whole_bank(error, are_coded, &whole.name);

@@ -5,11 +5,10 @@ use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, ml
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::plan::quantization::CodesSource;
-use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
-    Arithmetic, CodeKind, CodeType, Fidelity, Grid, Group, Modules, RowMap, SCHEMES, Scheme, SharedTables, Transcoder,
-    config_of,
+    Arithmetic, CodeKind, CodeType, Fidelity, FoundWeight, Grid, Group, Modules, RowMap, SCHEMES, Scheme, SharedTables,
+    Transcoder, config_of,
 };
 use crate::read::{Decoders, Model};
 use crate::select::KeptReason;
@@ -82,15 +81,13 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// Returns the candidates for a quantized weight: the weight, or the experts in a bank.
     pub(super) fn coded_candidates(
         &self,
-        weight: usize,
-        place: TensorIndex,
+        found: &'p FoundWeight,
         rules: &mut [RuleUse],
         decoders: &mut Decoders<'p, 'a>,
-    ) -> Result<Vec<WeightCandidate<'a>>> {
+    ) -> Result<Vec<WeightCandidate<'p, 'a>>> {
         if self.layout == GPT_OSS {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
-        let found = &self.model.found.weights[weight];
         let is_plain = found.has_plain_blocks();
         // The values of a plain weight are encoded in their own type, like all plain weights.
         let decoder = if is_plain {
@@ -125,9 +122,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let decision = if bank.is_some() || is_matrix { decision } else { decision.and(Err(KeptReason::NoMatrix)) };
         let candidate = WeightCandidate {
-            place,
+            at: found.codes(),
             name: name.clone(),
-            input_weight: Some(weight),
+            input_weight: Some(found),
             values: WeightValues::Coded(decoder, RowMap::ALL),
             changes: None,
             shape,
@@ -169,7 +166,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             };
             let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
             let allowed = [Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets];
-            self.check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
+            Self::check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
                 0 => error.remedy(again),
                 _ if special == moves.iter().flatten().count() => error,
                 _ => error.with(
@@ -179,7 +176,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             })?;
         }
         if self.options.only_exact && !self.options.recover {
-            let exact = self.check_is_exact(weights, &moves, &[Fidelity::Exact]);
+            let exact = Self::check_is_exact(weights, &moves, &[Fidelity::Exact]);
             exact.map_err(|error| error.without(Opt::ONLY_EXACT))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
@@ -195,16 +192,14 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// because the default has another size.
     pub(super) fn groups_of_input(&self, weights: &[WeightCandidate]) -> Option<u64> {
         let is_encoded_again = |weight: &&WeightCandidate| {
-            let is_coded = weight.input_weight.is_some_and(|at| !self.model.found.weights[at].has_plain_blocks());
-            is_coded
+            weight.input_weight.is_some_and(|found| !found.has_plain_blocks())
                 && weight.decision.is_ok()
                 && weight.changes.is_none()
                 && matches!(weight.codes, CodesSource::Values { .. })
         };
         let weight = weights.iter().find(is_encoded_again).filter(|_| self.options.group_size.is_none())?;
         let (target, (decoder, _)) = (weight.decision.as_ref().ok()?, weight.coded()?);
-        let found = &self.model.found.weights[weight.input_weight?];
-        let grid = decoder.plain_grid(&self.model.part_bytes(found).ok()?);
+        let grid = decoder.plain_grid(&self.model.part_bytes(weight.input_weight?).ok()?);
         let own = same_grid(&grid, self.layout)?;
         match own.layout.grid.group {
             Group::Neighbours(size) if own.scheme == target.scheme && own.layout != target.layout => Some(size),
@@ -214,14 +209,11 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Refuses weights that are not moved, or whose values would change more than allowed.
     fn check_is_exact(
-        &self,
         weights: &[WeightCandidate],
         moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
         allowed: &[Fidelity],
     ) -> Result<()> {
-        let is_plain = |weight: &WeightCandidate| {
-            weight.input_weight.is_some_and(|at| self.model.found.weights[at].has_plain_blocks())
-        };
+        let is_plain = |weight: &WeightCandidate| weight.input_weight.is_some_and(FoundWeight::has_plain_blocks);
         let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
             let why = match (&weight.decision, moved) {
                 _ if weight.changes.is_some() => return None, // it changes anyway
@@ -279,12 +271,12 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let weight = &weights[*at];
-            let (Some((decoder, rows)), Some(exact), Some(number)) =
+            let (Some((decoder, rows)), Some(exact), Some(input)) =
                 (weight.coded(), &weight.exact, weight.input_weight)
             else {
                 return Ok(SetMove::Unmoved(Unmoved::NoGrid));
             };
-            let parts = self.model.part_bytes(&self.model.found.weights[number])?;
+            let parts = self.model.part_bytes(input)?;
             let new = Transcoder::new(Arc::clone(decoder), rows, Arc::clone(exact), &parts, tables)?;
             let Some(transcoder) = new else { return Ok(SetMove::Unmoved(Unmoved::NoGrid)) };
             found.push((transcoder, parts));

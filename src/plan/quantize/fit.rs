@@ -1,15 +1,17 @@
-//! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
+//! Makes the encoders, also for ONNX models, and keeps weights that do not fit, or that engines fuse with such weights.
 
 use super::misfit::rule_refusal;
 use super::{Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
+use crate::container::onnx::model::WeightUse;
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
+use crate::options::QuantizeOptions;
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
-    Arithmetic, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Group, Rotation, RotationUse, ScaleChoice,
-    Scheme, SchemeLayout, TargetGrid, Unfit, Zeros, codes_in_words,
+    Arithmetic, CodeNodes, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Group, LinearAxis, Rotation,
+    RotationUse, ScaleChoice, Scheme, SchemeLayout, TargetGrid, Unfit, Zeros, codes_in_words,
 };
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -40,7 +42,7 @@ impl Planner<'_, '_> {
             let Ok(target) = decision else { continue };
             let is_coded = input_weight.is_some();
             let coded = match &*values {
-                WeightValues::Coded(decoder, _) => input_weight.map(|at| (&self.model.found.weights[at], &**decoder)),
+                WeightValues::Coded(decoder, _) => input_weight.map(|found| (found, &**decoder)),
                 _ => None,
             };
             match self.encoders(target, (shape, *dtype), coded, &mut encoders) {
@@ -259,4 +261,44 @@ impl Planner<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Returns the encoder of a weight of this shape and type for a layout, with groups of a size that the layout has or of
+/// this one.
+pub(super) fn encoder_of_model(
+    stored: &SchemeLayout,
+    usage: WeightUse,
+    (shape, dtype): (&[u64], Dtype),
+    group: Option<Group>,
+    options: &QuantizeOptions,
+) -> Result<Encoder, Unfit> {
+    let grid = stored.grid;
+    // ONNX Runtime's tools use blocks only in matrices.
+    let is_matrix = shape.len() == 2 && usage != WeightUse::Kernel;
+    let has_blocks = matches!(grid.group, Group::Neighbours(_));
+    if shape.len() < 2 || has_blocks && !is_matrix {
+        return Err(Unfit::Dimensions(shape.to_vec()));
+    }
+    let encoding = EncodeOptions { arithmetic: options.arithmetic.of_decoder(), ..EncodeOptions::default() };
+    let block_size = match (grid.group, group) {
+        (Group::Neighbours(size), None) | (Group::Neighbours(_), Some(Group::Neighbours(size))) => size,
+        (Group::Neighbours(_), Some(_)) => return Err(Unfit::Grid),
+        _ => 0,
+    };
+    if stored.row.nodes != Some(CodeNodes::Decoding) && (block_size < 16 || !block_size.is_power_of_two()) {
+        return Err(Unfit::Grid);
+    }
+    if stored.row.nodes == Some(CodeNodes::Product) {
+        if usage != WeightUse::Product {
+            return Err(Unfit::Operator);
+        }
+        let grid = TargetGrid { group: Group::Neighbours(block_size), ..grid };
+        return Encoder::new(stored.row, &grid, &[shape[1], shape[0]], dtype, encoding);
+    }
+    let axis = match usage {
+        _ if block_size > 0 => usize::from(matches!(usage, WeightUse::OutputsFirst | WeightUse::Table)),
+        WeightUse::Product | WeightUse::OutputsLast => shape.len() - 1,
+        WeightUse::OutputsFirst | WeightUse::Kernel | WeightUse::Table => 0,
+    };
+    Encoder::linear(stored.row, &grid, shape, LinearAxis { axis, block_size }, dtype, encoding)
 }

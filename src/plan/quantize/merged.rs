@@ -12,7 +12,7 @@ impl Planner<'_, '_> {
     /// Merges adapters into a weight of MLX that stays one as mlx-lm does, in the type of its scales. Returns false if the
     /// options ask for exact arithmetic, or mlx-lm has no such changes.
     fn fuse(&self, weight: &mut WeightCandidate, merge: &Merge) -> Result<bool> {
-        let (WeightValues::Coded(_, rows), Ok(target), Some(at)) =
+        let (WeightValues::Coded(_, rows), Ok(target), Some(found)) =
             (&weight.values, &mut weight.decision, weight.input_weight)
         else {
             return Ok(false);
@@ -22,7 +22,7 @@ impl Planner<'_, '_> {
         if !is_of_library || self.layout != mlx::NAME {
             return Ok(false);
         }
-        let Some((decoder, merge)) = self.model.fused(&self.model.found.weights[at], merge)? else { return Ok(false) };
+        let Some((decoder, merge)) = self.model.fused(found, merge)? else { return Ok(false) };
         let dtype = decoder.target();
         let scale = target.layout.grid.scale.or(Some(dtype));
         let encoder = self.encoder(target, scale, &weight.shape, dtype, self.encoding());
@@ -42,8 +42,8 @@ impl Planner<'_, '_> {
             return Err(error.without(Opt::ONLY_EXACT));
         }
         let of = |weight: &WeightCandidate| match weight.input_weight {
-            Some(at) => merges.of(&self.model.found.weights[at].name),
-            None => merges.of(self.name_at(weight.place)),
+            Some(found) => merges.of(&found.name),
+            None => merges.of(self.model.tensors[weight.at].name),
         };
         for set in self.scale_sets(weights) {
             if !set.iter().any(|at| weights[*at].decision.is_ok() && of(&weights[*at]).is_some()) {
@@ -65,10 +65,9 @@ impl Planner<'_, '_> {
                 }
                 let Ok(target) = &mut weight.decision else { continue };
                 // Scales that are stored in the type of the weight keep this type.
-                let own = weight.input_weight.map(|at| self.model.own_type(&self.model.found.weights[at]));
+                let own = weight.input_weight.map(|found| self.model.own_type(found));
                 let scale = target.layout.grid.scale.or(own).or(Some(weight.dtype));
-                let input = weight.input_weight.map(|at| &self.model.found.weights[at].parameters);
-                let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
+                let has_full_precision = weight.input_weight.is_some_and(|found| found.parameters.has_full_precision);
                 let arithmetic = Arithmetic::Exact;
                 let rotation = self.rotation(target, None);
                 let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..self.encoding() };

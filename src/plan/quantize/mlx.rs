@@ -3,7 +3,6 @@
 
 use super::{Planner, SchemeTarget};
 use crate::error::{Error, Result};
-use crate::plan::step::TensorIndex;
 use crate::quant::Scheme;
 use crate::select::KeptReason;
 use crate::select::experts::ModelFacts;
@@ -97,26 +96,23 @@ impl Planner<'_, '_> {
     }
 
     /// Refuses to leave out a head whose values are not the values of the embeddings. Reads both.
-    pub(super) fn check_dropped(&self, dropped: &[TensorIndex]) -> Result<()> {
-        let Some(place) = dropped.iter().find(|place| self.new_name(self.name_at(**place)) == HEAD) else {
-            return Ok(());
+    pub(super) fn check_dropped(&self, dropped: &[usize]) -> Result<()> {
+        let name_at = |at: usize| self.model.tensors[at].name;
+        let Some(&at) = dropped.iter().find(|at| self.new_name(name_at(**at)) == HEAD) else { return Ok(()) };
+        let stored = |at: usize| {
+            let tensor = self.model.stored(at);
+            Some((tensor.elements, &tensor.tensor.shape, tensor.mapped()?))
         };
-        let stored = |place: &TensorIndex| {
-            let tensor = self.model.stored(self.model.places.binary_search(place).ok()?);
-            Some((tensor.tensor.elements, &tensor.tensor.shape, tensor.mapped()?))
-        };
-        let in_head =
-            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.model.source.shards[place.0].path());
-        let embeddings = self.model.places.iter().filter(|place| {
-            self.policy.reason(self.new_name(self.name_at(**place)), false) == Some(KeptReason::Embedding)
-        });
-        let is_same = |other: &TensorIndex| -> Result<bool> {
-            let (Some((one, shape, head)), Some((two, other, embeddings))) = (stored(place), stored(other)) else {
+        let in_head = |error: Error| error.in_tensor(name_at(at)).in_file(self.model.stored(at).files[0].path());
+        let is_embedding =
+            |at: &usize| self.policy.reason(self.new_name(name_at(*at)), false) == Some(KeptReason::Embedding);
+        let is_same = |other: usize| -> Result<bool> {
+            let (Some((one, shape, head)), Some((two, other, embeddings))) = (stored(at), stored(other)) else {
                 return Ok(false);
             };
             Ok(one == two && shape == other && head.is_equal(&embeddings).map_err(in_head)?)
         };
-        for embeddings in embeddings {
+        for embeddings in (0..self.model.tensors.len()).filter(is_embedding) {
             if is_same(embeddings)? {
                 return Ok(());
             }

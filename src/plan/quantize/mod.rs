@@ -3,7 +3,7 @@
 //! `candidates` finds the weights and applies options and policy; `coded` does the same for weights that are quantized
 //! already. `fit` makes the encoders and keeps weights that do not fit, `recover` searches for the codes from which
 //! values were decoded, `steps` makes the steps, and `config` writes the config. `model` decides
-//! for ONNX models, with the encoders of `model_fit`, and `transposed` for weights of them that are quantized already.
+//! for ONNX models, and `transposed` for weights of them that are quantized already.
 
 mod candidates;
 mod coded;
@@ -13,7 +13,6 @@ mod merged;
 mod misfit;
 mod mlx;
 mod model;
-mod model_fit;
 mod naming;
 mod recover;
 mod steps;
@@ -30,7 +29,6 @@ pub(super) use recover::refuse_unrecovered;
 use super::partition::Partition;
 use super::quantization::CodesSource;
 use super::renaming::new_names_in;
-use super::step::TensorIndex;
 use super::steps::Steps;
 use super::weight_rows::{Changes, WeightValues};
 use super::{PlanFindings, Planned, Request};
@@ -59,11 +57,12 @@ const GPT_OSS: &str = "gpt-oss";
 
 /// A weight that could be quantized, and the decision about it.
 #[derive(Clone)]
-struct WeightCandidate<'a> {
-    place: TensorIndex,
+struct WeightCandidate<'p, 'a> {
+    /// The index of the stored tensor with its values or codes.
+    at: usize,
     name: String,
-    /// Its index among the quantized weights of the input; `None` if it is not quantized there.
-    input_weight: Option<usize>,
+    /// The weight of the input; `None` if it is not quantized there.
+    input_weight: Option<&'p FoundWeight>,
     values: WeightValues,
     /// The changes of adapters; `None` if they change neither it nor a weight that shares its scale.
     changes: Option<Changes>,
@@ -102,7 +101,7 @@ struct SchemeTarget {
     encoder: Option<Arc<Encoder>>,
 }
 
-impl WeightCandidate<'_> {
+impl WeightCandidate<'_, '_> {
     /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output, and adapters
     /// do not change it.
     fn coded(&self) -> Option<(&Arc<Decoder>, RowMap)> {
@@ -174,11 +173,10 @@ impl<'a> Planned<'a> {
         let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend(BESIDE_CONFIG.iter().map(|file| (*file, older.clone().filter(|_| *file == HF_QUANT_CONFIG))));
-        let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let findings = planner.findings(&candidates, misfits, config);
         let mut steps = Steps::new(request, &source.shards, None)?;
         planner.emit(candidates, &mut steps)?;
-        let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename, true)? };
+        let mut plan = Self { side_files, findings, ..steps.finish(&options.tensors.rename, true)? };
         plan.stack(stacks)?;
         let is_of_mlx = |weight: &FoundWeight| weight.layout.mark == mlx::NAME;
         if layout == mlx::NAME || model.found.weights.iter().any(is_of_mlx) {
@@ -207,7 +205,7 @@ impl Planner<'_, '_> {
             notes: self.notes(weights, misfits),
             config: config.block,
             adapters: Vec::new(),
-            dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
+            dropped: self.model.names(candidates.dropped.iter().copied()),
             loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
         }
     }
@@ -296,12 +294,12 @@ pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&
 }
 
 /// All tensors of a checkpoint.
-struct WeightCandidates<'a> {
-    weights: Vec<WeightCandidate<'a>>,
-    /// Tensors that are not weight matrices.
-    others: Vec<(TensorIndex, KeptReason)>,
-    /// Tensors that engines do not load.
-    dropped: Vec<TensorIndex>,
+struct WeightCandidates<'p, 'a> {
+    weights: Vec<WeightCandidate<'p, 'a>>,
+    /// The indices of stored tensors that are not weight matrices.
+    others: Vec<(usize, KeptReason)>,
+    /// The indices of tensors that engines do not load.
+    dropped: Vec<usize>,
 }
 
 struct Planner<'p, 'a> {

@@ -1,8 +1,8 @@
 //! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
 //! matter.
 
+use super::fit::encoder_of_model;
 use super::misfit;
-use super::model_fit::encoder;
 use super::transposed::TransposedWeights;
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
@@ -104,7 +104,7 @@ impl<'a> Planned<'a> {
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
             let new = || {
                 let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-                encoder(layout, usage, (&tensor.shape, dtype), options.group_size, options).map(Arc::new)
+                encoder_of_model(layout, usage, (&tensor.shape, dtype), options.group_size, options).map(Arc::new)
             };
             match encoders.entry(kind).or_insert_with(new).clone() {
                 Ok(encoder) => {

@@ -5,7 +5,6 @@ use crate::container::checkpoint::{MlxStacks, stack_of};
 use crate::error::{Error, Opt, Result};
 use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
-use crate::plan::step::TensorIndex;
 use crate::quant::{Role, layouts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
@@ -22,12 +21,6 @@ pub(crate) fn name_instead_of(name: &str) -> String {
 impl Planner<'_, '_> {
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.renames.get(name).map_or(name, String::as_str)
-    }
-
-    /// Returns the name of a stored tensor in the input.
-    pub(super) fn name_at(&self, (shard, at): TensorIndex) -> &str {
-        let shard = &self.model.source.shards[shard];
-        shard.name_of(&shard.contents.tensors[at])
     }
 
     /// Returns the module of a weight in the output; empty if its name does not end in `.weight`.

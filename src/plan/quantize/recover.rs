@@ -54,7 +54,7 @@ impl<'a> Planner<'_, 'a> {
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
         let chosen = chosen_shards(&shard_sizes(self.model.source), self.partition);
-        let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
+        let is_chosen = |member: &Member| chosen.contains(&self.model.places[weights[member.weight].at].0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;
         // Some libraries do not share the scale, so each weight is tried alone.

@@ -28,7 +28,7 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Makes the steps for all tensors, in the order of the stored tensors: weights, and tensors that are kept.
-    pub(super) fn emit(&self, candidates: WeightCandidates<'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
+    pub(super) fn emit(&self, candidates: WeightCandidates<'_, 'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
         let WeightCandidates { mut weights, others, dropped: _ } = candidates;
         self.share_extremes(&mut weights);
         let mut weights = weights.into_iter().peekable();
@@ -40,10 +40,10 @@ impl<'a> Planner<'_, 'a> {
             _ => HashSet::new(),
         };
         for (at, place) in self.model.places.iter().enumerate() {
-            while let Some(weight) = weights.next_if(|weight| weight.place == *place) {
+            while let Some(weight) = weights.next_if(|weight| weight.at == at) {
                 self.emit_weight(weight, steps)?;
             }
-            if let Some((_, reason)) = others.next_if(|(other, _)| other == place) {
+            if let Some((_, reason)) = others.next_if(|(other, _)| *other == at) {
                 steps.plain(*place, Some(reason))?;
             } else if described.contains(&at) {
                 steps.plain(*place, None)?;
@@ -53,7 +53,7 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Lets weights that share a scale have one largest magnitude.
-    fn share_extremes(&self, weights: &mut [WeightCandidate<'a>]) {
+    fn share_extremes(&self, weights: &mut [WeightCandidate<'_, 'a>]) {
         for set in self.scale_sets(weights) {
             let is_computed = |at: &usize| matches!(weights[*at].codes, CodesSource::Values { .. });
             let needs_extremes = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
@@ -71,17 +71,17 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Makes the step for a weight: quantizes or decodes it, or copies a plain one.
-    fn emit_weight(&self, weight: WeightCandidate<'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
+    fn emit_weight(&self, weight: WeightCandidate<'_, 'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
         let rows = self.rows(&weight);
-        let WeightCandidate { place, name, input_weight, decision, codes, .. } = weight;
+        let WeightCandidate { at, name, input_weight, decision, codes, .. } = weight;
+        let place = self.model.places[at];
         match (decision, rows, input_weight) {
             (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
                 steps.weight(Step::encode(place, (name, scheme.name), rows, codes, None))
             }
             (Err(reason), _, None) => steps.plain(place, Some(reason)),
             // A quantized weight of the old layout cannot stay next to the config of the new one.
-            (decision, _, Some(weight)) => {
-                let found = &self.model.found.weights[weight];
+            (decision, _, Some(found)) => {
                 let own = self.model.own_type(found);
                 if let Some(merge) = steps.merge_of(&found.name) {
                     let to = Form::Numbers(Storage::packed(own));
@@ -101,8 +101,8 @@ impl<'a> Planner<'_, 'a> {
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
         let encoder = WeightEncoder::Grid(Arc::clone(candidate.decision.as_ref().ok()?.encoder.as_ref()?));
         let sources = match candidate.input_weight {
-            Some(weight) => self.model.value_sources(&self.model.found.weights[weight]).collect(),
-            None => Few::One(self.model.stored(self.model.places.binary_search(&candidate.place).ok()?)),
+            Some(found) => self.model.value_sources(found).collect(),
+            None => Few::One(self.model.stored(candidate.at)),
         };
         let (values, changes) = (candidate.values.clone(), candidate.changes.clone());
         Some(WeightRows { sources, values, changes, encoder })

@@ -1,6 +1,6 @@
 //! Weights of ONNX models that are quantized already: their codes and scales move to the operator of another layout.
 
-use super::model_fit::encoder;
+use super::fit::encoder_of_model;
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Opt, Result};
 use crate::options::QuantizeOptions;
@@ -178,7 +178,7 @@ fn transposed<'a>(
     let own = own.filter(|size| !becomes_product || size.is_power_of_two() && (16..=256).contains(size));
     let group = options.group_size.or(own.map(Group::Neighbours));
     let dtype = model.target_of(weight);
-    let encoder = encoder(layout, WeightUse::Product, (&weight.shape, dtype), group, options);
+    let encoder = encoder_of_model(layout, WeightUse::Product, (&weight.shape, dtype), group, options);
     let encoder = match encoder {
         Ok(encoder) => Arc::new(encoder),
         Err(why) => return Ok(Err(TransposeObstacle::Unfit(why))),
