@@ -68,7 +68,7 @@ fn quantized(criterion: &mut Criterion) {
                 continue;
             }
             let options = EncodeOptions { scale, ..EncodeOptions::default() };
-            let encoder =
+            let mut encoder =
                 Encoder::new(stored.row, &stored.grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
             parts = encoder.parts().to_vec();
             bytes = parts.iter().map(|part| vec![0; part.byte_len() as usize]).collect();
@@ -76,23 +76,25 @@ fn quantized(criterion: &mut Criterion) {
             group.throughput(Throughput::Bytes(input.len() as u64));
             for isa in Isa::available() {
                 let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();
+                encoder = encoder.on(isa);
                 group.bench_function(format!("{isa:?}"), |bencher| {
                     bencher.iter(|| {
                         let mut tally = EncodeTally::default();
-                        encoder.encode_on(isa, 0..SHAPE[0], black_box(&input), &extremes, &mut outputs, &mut tally);
+                        encoder.encode(0..SHAPE[0], black_box(&input), &extremes, &mut outputs, &mut tally);
                         tally
                     });
                 });
             }
         }
         let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
-        let decoder = decoder(stored, &parts, SHAPE);
+        let mut decoder = decoder(stored, &parts, SHAPE);
         let mut values = vec![0; input.len()];
         let mut group = criterion.benchmark_group(format!("dequantize {}", scheme.name));
         group.throughput(Throughput::Bytes(input.len() as u64));
         for isa in Isa::available() {
+            decoder.isa = isa;
             group.bench_function(format!("{isa:?}"), |bencher| {
-                bencher.iter(|| decoder.decode_on(isa, 0..SHAPE.iter().product(), black_box(&bytes), &mut values));
+                bencher.iter(|| decoder.decode(0..SHAPE[0], black_box(&bytes), &mut values));
             });
         }
     }

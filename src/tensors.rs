@@ -1,7 +1,7 @@
 //! The tensors of a file or of a folder of shards: a list, and their values.
 
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Form, Input, ReadOptions, Tensor};
+use crate::container::{Elements, Form, ReadOptions};
 use crate::conversion::NamedElements;
 use crate::convert::Settings;
 use crate::dtype::Dtype;
@@ -91,10 +91,10 @@ impl<'a> Tensors<'a> {
     #[must_use]
     pub fn list(&self) -> Vec<TensorInfo> {
         let model = &self.model;
-        let info = |(at, tensor): (usize, ModelTensor)| {
-            let (dtype, layout) = match tensor {
-                ModelTensor::Stored(_, stored) => (stored.elements.dtype(), None),
-                ModelTensor::Weight(_, weight) => (model.tensors[at].dtype, Some(weight.layout.name)),
+        let info = |tensor: ModelTensor| {
+            let (dtype, layout) = match tensor.weight {
+                None => (model.stored(tensor.at).elements.dtype(), None),
+                Some(weight) => (model.tensors[tensor.at].dtype, Some(weight.layout.name)),
             };
             let (name, shape, bytes) = (tensor.name().to_owned(), tensor.shape().to_vec(), tensor.stored_len());
             TensorInfo { name, dtype, shape, layout, bytes }
@@ -111,12 +111,13 @@ impl<'a> Tensors<'a> {
     /// cannot be decoded, or ONNX Cast lacks the conversion.
     pub fn values<E: Element + Default>(&self, name: &str, elements: Range<u64>) -> Result<Vec<E>> {
         let weight;
-        let tensor = match self.find(name)? {
-            ModelTensor::Weight(_, found) => {
+        let found = self.find(name)?;
+        let tensor = match found.weight {
+            Some(found) => {
                 weight = self.weight::<E>(found)?;
                 LogicalTensor::Weight(&weight)
             }
-            ModelTensor::Stored(input, tensor) => LogicalTensor::Stored(self.stored(input, tensor)?),
+            None => LogicalTensor::Stored(self.stored(found)?),
         };
         let NamedElements { count, .. } = tensor.named();
         if elements.start > elements.end || elements.end > count {
@@ -159,12 +160,10 @@ impl<'a> Tensors<'a> {
     /// When there is no such tensor, its bytes cannot be read or are malformed, or the work is cancelled.
     pub fn distribution(&self, name: &str, settings: &Settings) -> Result<Option<Distribution>> {
         let tensor = self.find(name)?;
-        let form = match tensor {
-            ModelTensor::Weight(..) => None,
-            ModelTensor::Stored(_, stored) => match plan::source_form(stored, None) {
-                Ok(form @ Form::Numbers(_)) => Some(form),
-                _ => return Ok(None),
-            },
+        let form = match tensor.stored().map(|stored| plan::source_form(stored.tensor, None)) {
+            None => None,
+            Some(Ok(form @ Form::Numbers(_))) => Some(form),
+            Some(_) => return Ok(None),
         };
         settings.progress.begin(tensor.stored_len());
         let measured = distribution::of_model(tensor, form, settings.reading());
@@ -181,14 +180,14 @@ impl<'a> Tensors<'a> {
             }
         });
         if let Some(at) = weights.get(name) {
-            return Ok(ModelTensor::Weight(model, &model.found.weights[*at]));
+            let weight = &model.found.weights[*at];
+            return Ok(ModelTensor { model, at: weight.codes(), weight: Some(weight) });
         }
         let Some(at) = stored.get(name) else {
             let error = Error::new(format!("there is no tensor '{}'", shorten(name)));
             return Err(error.in_file(&model.source.path));
         };
-        let (input, tensor) = model.file_tensor(*at);
-        Ok(ModelTensor::Stored(input, tensor))
+        Ok(ModelTensor { model, at: *at, weight: None })
     }
 
     /// Returns the stored tensors that are no values.
@@ -209,14 +208,14 @@ impl<'a> Tensors<'a> {
         self.model.weight(weight, E::DTYPE, Arithmetic::Library)
     }
 
-    fn stored<'t>(&self, input: &'t Input, tensor: &'t Tensor) -> Result<SourceTensor<'t>> {
+    fn stored<'t>(&self, tensor: ModelTensor<'t>) -> Result<SourceTensor<'t>> {
         let codes = self.codes()?;
         if let Some(error) = codes.undecoded() {
             return Err(error.in_file(&self.model.source.path));
         }
-        let (files, elements, is_transposed) = (&input.files[..], tensor.elements, tensor.fortran_order);
-        let stored = SourceTensor { files, tensor, elements, is_transposed };
-        match codes.refusal(input.name_of(tensor), &Selection::default()) {
+        let mut stored = tensor.model.stored(tensor.at);
+        stored.is_transposed = stored.tensor.fortran_order;
+        match codes.refusal(tensor.name(), &Selection::default()) {
             Some(error) => Err(stored.error(error)),
             None => Ok(stored),
         }

@@ -11,6 +11,15 @@ use crate::measure::hash;
 use crate::plan::Plan;
 use crate::progress::Observer;
 
+/// A file to be written.
+pub(super) struct NewFile<'a> {
+    pub(super) plan: Plan<'a>,
+    /// Its name in reports.
+    pub(super) name: String,
+    pub(super) container: &'static dyn Container,
+    pub(super) output: Output,
+}
+
 /// A complete file that has no name yet.
 pub(super) struct CompleteFile<'a> {
     pub(super) output: Output,
@@ -24,14 +33,9 @@ pub(super) struct CompleteFile<'a> {
 }
 
 impl<'a> CompleteFile<'a> {
-    /// Converts all tensors of a plan into a file, which has this name in reports, and checks its header.
-    pub(super) fn write(
-        job: &Job,
-        mut plan: Plan<'a>,
-        name: String,
-        (container, output): (&dyn Container, Output),
-        options: &RunOptions,
-    ) -> Result<Self> {
+    /// Converts all tensors of the plan, and checks the header of the file.
+    pub(super) fn write(job: &Job, file: NewFile<'a>, options: &RunOptions) -> Result<Self> {
+        let NewFile { mut plan, name, container, output } = file;
         let keeps = output.keeps();
         // An archive that will be deflated is first written without compression.
         let stored = (plan.is_deflated && keeps).then(|| output.beside()).transpose()?;
@@ -51,9 +55,9 @@ impl<'a> CompleteFile<'a> {
     }
 
     /// Hashes and deflates the file, if required.
-    pub(super) fn settled(mut self, job: &Job, observer: &dyn Observer) -> Result<Self> {
+    pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
         if self.is_refused {
-            return Ok(self);
+            return Ok(());
         }
         let stored = self.stored.take();
         if let Some(plan) = self.plan.take() {
@@ -68,7 +72,7 @@ impl<'a> CompleteFile<'a> {
             let lengths = stored.read_again().and_then(deflate).map_err(|error| error.in_file(self.output.path()))?;
             self.report.deflated(lengths);
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Gives the file its name, unless one of its values is refused. From then on, the message of an interrupt includes

@@ -87,9 +87,13 @@ impl<'a> Job<'a> {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
 
-    /// Returns how the job runs its plans.
-    pub(super) fn run_options<'r>(&'r self, progress: &'r dyn Progress) -> RunOptions<'r> {
-        let detail = if self.measures.accuracy { Detail::Accuracy } else { Detail::Counts };
+    /// Returns how the job runs a plan whose report lists its tensors or not.
+    pub(super) fn run_options<'r>(&'r self, is_listed: bool, progress: &'r dyn Progress) -> RunOptions<'r> {
+        let detail = match self.measures.accuracy {
+            _ if !is_listed => Detail::Nothing,
+            true => Detail::Accuracy,
+            false => Detail::Counts,
+        };
         RunOptions { threads: self.threads, detail, progress, cancel: self.cancel }
     }
 }

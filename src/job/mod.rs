@@ -190,10 +190,14 @@ pub(crate) fn write<'a>(
             OutputPlace::Folder { .. } => folder::write(output, job, observer),
             OutputPlace::File { .. } => {
                 let progress = observer.progress("", output.source_bytes());
-                let file = output.convert(job, &*progress, observer);
+                let file = output.create(job, observer);
+                let file = file
+                    .and_then(|file| CompleteFile::write(job, file, &job.run_options(job.lists_tensors(), &*progress)));
                 drop(progress);
-                let settled = file.and_then(|file| file.settled(job, observer));
-                settled.and_then(|file| file.publish(job, kept))
+                file.and_then(|mut file| {
+                    file.settle(job, observer)?;
+                    file.publish(job, kept)
+                })
             }
         };
         each(source, &path, unless_kept(job, written))?;
@@ -211,16 +215,20 @@ fn write_together<'a>(
     let mut done = Vec::new();
     for output in outputs {
         let (source, path) = (output.source, output.path.clone());
-        let is_kept = matches!(output.place, OutputPlace::Taken);
-        let file = if is_kept { None } else { Some(output.convert(job, &*progress, observer)?) };
+        let file = match output.place {
+            OutputPlace::Taken => None,
+            _ => Some(CompleteFile::write(
+                job,
+                output.create(job, observer)?,
+                &job.run_options(job.lists_tensors(), &*progress),
+            )?),
+        };
         done.push((source, path, file));
     }
     drop(progress);
-    let settle = |(source, path, file): (_, _, Option<CompleteFile<'a>>)| {
-        let file = file.map(|file| file.settled(job, observer)).transpose()?;
-        Ok((source, path, file))
-    };
-    let done: Vec<_> = done.into_iter().map(settle).collect::<Result<_>>()?;
+    for (_, _, file) in &mut done {
+        file.iter_mut().try_for_each(|file| file.settle(job, observer))?;
+    }
     let publish = |(source, path, file): (_, _, Option<CompleteFile<'a>>)| {
         let written = file.map(|file| unless_kept(job, file.publish(job, SOME))).transpose()?.flatten();
         Ok((source, path, written))

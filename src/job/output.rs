@@ -1,13 +1,12 @@
 //! An output of a job: its place, and the plans of its files.
 
-use super::complete::CompleteFile;
+use super::complete::{CompleteFile, NewFile};
 use super::outcome::FileReport;
 use super::{Job, Written};
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container};
 #[cfg(feature = "cli")]
 use crate::dtype::{Class, Dtype};
-use crate::engine::Detail;
 use crate::error::{Error, Result};
 use crate::io::output::Destination;
 #[cfg(feature = "cli")]
@@ -15,7 +14,7 @@ use crate::operator::Operator;
 #[cfg(feature = "cli")]
 use crate::plan::Step;
 use crate::plan::{Plan, PlanFindings};
-use crate::progress::{Note, Observer, Progress, ShardProgress};
+use crate::progress::{Note, Observer, ShardProgress};
 #[cfg(feature = "cli")]
 use crate::staging;
 use crate::staging::{Manifest, Start};
@@ -108,19 +107,15 @@ impl<'a> PlannedOutput<'a> {
                 continue;
             };
             let progress = progress.shard(format!("{}/{all} {}", at + 1, shorten(&name)), plan.source_bytes());
-            let output = (self.container, Destination::nowhere().create()?);
-            files.push(CompleteFile::write(job, plan, name, output, &job.run_options(&*progress))?.report);
+            let (container, output) = (self.container, Destination::nowhere().create()?);
+            let file = NewFile { plan, name, container, output };
+            files.push(CompleteFile::write(job, file, &job.run_options(true, &*progress))?.report);
         }
         Ok(Written { files, before: 0, finished: 0, all, was_complete: false })
     }
 
-    /// Converts an output that is a file.
-    pub(super) fn convert(
-        mut self,
-        job: &Job,
-        progress: &dyn Progress,
-        observer: &dyn Observer,
-    ) -> Result<CompleteFile<'a>> {
+    /// Creates the file of an output that is one.
+    pub(super) fn create(mut self, job: &Job, observer: &dyn Observer) -> Result<NewFile<'a>> {
         let name = self.name(0);
         let OutputPlace::File { destination: Some(destination), data } = self.place else {
             return Err(Error::new("a folder is published alone").in_file(&self.path));
@@ -134,11 +129,7 @@ impl<'a> PlannedOutput<'a> {
         if let (Some(data), Some(start)) = (data, plan.data_start) {
             output = output.continued(start, create(data)?);
         }
-        let mut options = job.run_options(progress);
-        if !job.lists_tensors() {
-            options.detail = Detail::Nothing;
-        }
-        CompleteFile::write(job, plan, name, (self.container, output), &options)
+        Ok(NewFile { plan, name, container: self.container, output })
     }
 }
 

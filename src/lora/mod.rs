@@ -85,18 +85,8 @@ impl Merges {
             let adapter = Adapter::open(path, true).map_err(|error| error.in_file(path))?;
             let (adapter, strength, base, facts, tied) = (&adapter, *strength, &base, &facts, &tied);
             let (of, summary) = (&mut of, AdapterSummary::new(adapter, strength));
-            let changes = AdapterChanges {
-                adapter,
-                strength,
-                base,
-                model,
-                facts,
-                tied,
-                rule: None,
-                of,
-                notes: &mut notes,
-                summary,
-            };
+            let (rule, notes) = (None, &mut notes);
+            let changes = AdapterChanges { adapter, strength, base, facts, tied, rule, of, notes, summary };
             let summary = changes.add().map_err(|error| error.in_file(path))?;
             if !summary.unmatched.is_empty() {
                 let all = adapter.whole.len() + adapter.modules.iter().map(|module| module.parts.len()).sum::<usize>();
@@ -108,9 +98,10 @@ impl Merges {
             summaries.push(summary);
         }
         let is_tied = |at: &&usize| tied.is_head_too(**at, &base);
-        let note = |at: &usize| LoraNote::Tied(base.tensors[*at].name.to_owned(), None);
+        let note = |at: &usize| LoraNote::Tied(base.tensors[*at].name().to_owned(), None);
         notes.extend(of.keys().filter(is_tied).map(note));
-        let by_name = of.into_iter().map(|(at, changes)| (base.tensors[at].name.into(), Arc::new(Merge::new(changes))));
+        let by_name =
+            of.into_iter().map(|(at, changes)| (base.tensors[at].name().into(), Arc::new(Merge::new(changes))));
         Ok(Self { by_name: by_name.collect(), adapters: summaries, notes })
     }
 

@@ -11,7 +11,6 @@ use super::summary::{AdapterSummary, MappedModule};
 use super::tied::TiedWeights;
 use crate::error::{Error, Opt, Result};
 use crate::progress::LoraNote;
-use crate::read::Model;
 use crate::select::experts::ModelFacts;
 use crate::text::{first_few, shorten};
 use serde_json::Value;
@@ -23,7 +22,6 @@ pub(super) struct AdapterChanges<'a, 'm> {
     pub adapter: &'a Adapter,
     pub strength: f64,
     pub base: &'a BaseNames<'m>,
-    pub model: &'a Model<'m>,
     /// Facts from the config of the model.
     pub facts: &'a ModelFacts,
     pub tied: &'a TiedWeights,
@@ -76,16 +74,16 @@ impl AdapterChanges<'_, '_> {
 
     /// Records that a module changes a weight; without a scale, it replaces values.
     fn map(&mut self, module: &str, tensor: usize, rank: Option<u64>, scale: Option<f64>) {
-        let weight = self.base.tensors[tensor].name.to_owned();
+        let weight = self.base.tensors[tensor].name().to_owned();
         self.summary.mapping.push(MappedModule { module: module.to_owned(), weight, rank, scale });
     }
 
     /// Adds a change of a weight, and of its copies. A weight that PEFT replaces is one of its own, unless it ties both.
     fn push(&mut self, place: MergePlace, how: How) -> Result<()> {
         let is_own = matches!(how, How::Replace(_)) && self.adapter.config["ensure_weight_tying"] != true;
-        let copies = if is_own { Vec::new() } else { self.tied.copies(place.tensor, self.base, self.model)? };
+        let copies = if is_own { Vec::new() } else { self.tied.copies(place.tensor, self.base)? };
         for tensor in copies {
-            let [name, other] = [place.tensor, tensor].map(|at| self.base.tensors[at].name.to_owned());
+            let [name, other] = [place.tensor, tensor].map(|at| self.base.tensors[at].name().to_owned());
             self.notes.push(LoraNote::Tied(name, Some(other)));
             let place = MergePlace { tensor, ..place };
             self.of.entry(tensor).or_default().push(WeightChange { place, how: how.clone() });
@@ -100,9 +98,9 @@ impl AdapterChanges<'_, '_> {
         let Some(name) = name else { return Ok(false) };
         let stem = name.strip_suffix(".weight").and_then(|stem| self.base.dotted(stem)).map(|place| place.tensor);
         let Some(at) = self.base.find(&name).or(stem) else { return Ok(false) };
-        let base = &self.base.tensors[at];
-        if *base.shape != *tensor.shape {
-            let what = format!("has the shape {:?}, and {:?} in the model", tensor.shape, base.shape);
+        let base = self.base.tensors[at];
+        if *base.shape() != *tensor.shape {
+            let what = format!("has the shape {:?}, and {:?} in the model", tensor.shape, base.shape());
             let error = Error::new(what).in_tensor(&tensor.name);
             return Err(error.remedy("resize the embeddings of the model first, or take another base"));
         }
@@ -115,7 +113,7 @@ impl AdapterChanges<'_, '_> {
             return Err(error.in_tensor(&tensor.name).remedy("take the strength 1"));
         }
         if tensor.name.contains(".base_layer.weight") {
-            self.notes.push(LoraNote::Replaces(base.name.to_owned()));
+            self.notes.push(LoraNote::Replaces(base.name().to_owned()));
         }
         self.map(&tensor.name, at, None, None);
         self.push(self.base.whole(at), How::Replace(Delta::Whole(tensor.matrix.clone())))?;
@@ -124,9 +122,8 @@ impl AdapterChanges<'_, '_> {
 
     /// True if a stored tensor of the base has the values of a tensor.
     fn is_same(&self, at: usize, tensor: &AdapterTensor) -> Result<bool> {
-        let base = &self.base.tensors[at];
-        let (Some(stored), Some(dtype)) = (base.stored, base.dtype) else { return Ok(false) };
-        let source = self.model.stored(stored);
+        let base = self.base.tensors[at];
+        let (Some(source), Some(dtype)) = (base.stored(), base.dtype()) else { return Ok(false) };
         let Some(mapped) = source.mapped().filter(|_| source.is_plain()) else { return Ok(false) };
         let (width, mut theirs) = (dtype.bits() as usize / 8, Vec::new());
         tensor.matrix.all_pieces(|range, own| {
@@ -137,11 +134,11 @@ impl AdapterChanges<'_, '_> {
 
     /// Refuses a tensor of the base that holds codes as if they were values.
     fn check_values(&self, at: usize) -> Result<()> {
-        let base = &self.base.tensors[at];
-        match base.dtype {
+        let base = self.base.tensors[at];
+        match base.dtype() {
             Some(dtype) if !is_plain(dtype) => {
                 let what = format!("of the model is stored as {dtype}, without scales: codes are not values");
-                Err(Error::new(what).in_tensor(base.name).remedy("dequantize the model first, with its config.json"))
+                Err(Error::new(what).in_tensor(base.name()).remedy("dequantize the model first, with its config.json"))
             }
             _ => Ok(()),
         }
@@ -194,8 +191,8 @@ impl AdapterChanges<'_, '_> {
         }
         let base = &self.base.tensors[place.tensor];
         if let Some(experts) = module.experts(adapter.dialect) {
-            if base.shape.len() != 3 || base.shape[0] != experts {
-                let (name, shape) = (shorten(base.name), base.shape);
+            if base.shape().len() != 3 || base.shape()[0] != experts {
+                let (name, shape) = (shorten(base.name()), base.shape());
                 return Err(Error::new(format!("has {experts} experts, and '{name}' of the model is {shape:?}")));
             }
             let places = |expert| Ok(vec![self.base.matrix(place.tensor, expert)]);
@@ -205,8 +202,8 @@ impl AdapterChanges<'_, '_> {
         let is_peft = adapter.dialect == Dialect::Peft;
         let shape = [place.rows, place.columns];
         let fits = |delta: &Delta| delta.shape() == shape;
-        let is_lora = matches!(delta, Delta::Product(..)) && is_peft && base.shape.len() == 2;
-        let is_flagged = !module.has_any(Embedding) && self.is_stored_transposed(base.name);
+        let is_lora = matches!(delta, Delta::Product(..)) && is_peft && base.shape().len() == 2;
+        let is_flagged = !module.has_any(Embedding) && self.is_stored_transposed(base.name());
         let is_transposed = is_lora && (is_flagged || !fits(&delta) && fits(&delta.transposed()));
         if is_peft {
             self.check_magnitude(module)?;
@@ -287,7 +284,7 @@ impl AdapterChanges<'_, '_> {
 
     fn misfit(&self, [high, wide]: [u64; 2], place: MergePlace) -> Error {
         let (base, [rows, columns]) = (&self.base.tensors[place.tensor], [place.rows, place.columns]);
-        let (name, whole) = (shorten(base.name), base.shape);
+        let (name, whole) = (shorten(base.name()), base.shape());
         let of = if *whole == [rows, columns] {
             format!("'{name}' of the model is {whole:?}")
         } else {
@@ -319,7 +316,7 @@ impl AdapterChanges<'_, '_> {
         };
         self.check_values(tensor)?;
         let place = MergePlace { tensor, start: place.start / place.columns.max(1), columns: 1, ..place };
-        let count: u64 = self.base.tensors[tensor].shape.iter().product();
+        let count: u64 = self.base.tensors[tensor].shape().iter().product();
         if bias.count() != place.rows || place.start + place.rows > count {
             return Err(self.misfit([bias.matrix.rows, bias.matrix.columns], place));
         }
@@ -340,7 +337,7 @@ impl AdapterChanges<'_, '_> {
         let factor = if is_within { scale * self.strength } else { scale };
         let share = (!is_within && self.strength.to_bits() != 1.0_f64.to_bits()).then_some(self.strength);
         // In one dimension, each place of the kernel of a convolution has the length of its channel.
-        let area = self.base.tensors[place.tensor].shape.iter().skip(2).product::<u64>().max(1);
+        let area = self.base.tensors[place.tensor].shape().iter().skip(2).product::<u64>().max(1);
         let is_wide = magnitude.shape.len() > 1 && magnitude.shape[0] == 1 && place.rows != 1;
         let is_of_columns = !is_within && is_wide && magnitude.count() == place.columns / area;
         let columns_each = if is_transposed { Some(1) } else { is_of_columns.then_some(area) };
@@ -449,8 +446,8 @@ impl AdapterChanges<'_, '_> {
         let mut names = Vec::new();
         if let Some(tensor) = stack {
             self.check_values(tensor)?;
-            let &[count, _, _] = base.tensors[tensor].shape else {
-                let name = shorten(base.tensors[tensor].name);
+            let &[count, _, _] = base.tensors[tensor].shape() else {
+                let name = shorten(base.tensors[tensor].name());
                 return Err(Error::new(format!("is for experts, and '{name}' is no stack")));
             };
             if count != experts {
@@ -471,7 +468,7 @@ impl AdapterChanges<'_, '_> {
                 let tensor = base.find_stem(&format!("{bank}.{expert}.{name}"));
                 let tensor = tensor
                     .ok_or_else(|| Error::new(format!("the model lacks expert {expert} of '{}'", shorten(bank))))?;
-                match base.tensors[tensor].shape.len() {
+                match base.tensors[tensor].shape().len() {
                     2 => Ok(base.whole(tensor)),
                     _ => Err(Error::new("is for experts that are no matrices in the model")),
                 }

@@ -1,26 +1,15 @@
 //! Names of an adapter's modules as tensors of the base. The base decides; where the dots were is never guessed.
 
 use super::adapter::KOHYA_PREFIXES;
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::read::{Model, ModelTensor};
 use crate::text::{first_few, shorten};
 use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
-/// A tensor of the base: a stored one, or a quantized weight.
-pub(super) struct BaseTensor<'m> {
-    pub name: &'m str,
-    pub shape: &'m [u64],
-    /// The type of its values; `None` if it has codes.
-    pub dtype: Option<Dtype>,
-    /// The index of the stored tensor; `None` for a quantized weight.
-    pub stored: Option<usize>,
-}
-
 /// The tensors of the base, and the names by which adapters may call them.
 pub(super) struct BaseNames<'m> {
-    pub tensors: Vec<BaseTensor<'m>>,
+    pub tensors: Vec<ModelTensor<'m>>,
     by_name: HashMap<&'m str, usize>,
     /// A container that most names begin with.
     container: &'static str,
@@ -156,26 +145,15 @@ impl NameRule {
 
 impl<'m> BaseNames<'m> {
     pub(super) fn new(model: &'m Model) -> Self {
-        let tensors: Vec<BaseTensor> = model
-            .model_tensors(&[])
-            .map(|(at, tensor)| BaseTensor {
-                name: tensor.name(),
-                shape: tensor.shape(),
-                dtype: match tensor {
-                    ModelTensor::Stored(..) => model.tensors[at].dtype,
-                    ModelTensor::Weight(..) => None,
-                },
-                stored: matches!(tensor, ModelTensor::Stored(..)).then_some(at),
-            })
-            .collect();
-        let shared = |container: &&&str| 2 * tensors.iter().filter(|it| it.name.starts_with(**container)).count();
+        let tensors: Vec<ModelTensor> = model.model_tensors(&[]).collect();
+        let shared = |container: &&&str| 2 * tensors.iter().filter(|it| it.name().starts_with(**container)).count();
         let container = CONTAINERS.iter().find(|it| shared(it) > tensors.len()).copied().unwrap_or("");
-        let by_name: HashMap<&str, usize> = tensors.iter().enumerate().map(|(at, it)| (it.name, at)).collect();
+        let by_name: HashMap<&str, usize> = tensors.iter().enumerate().map(|(at, it)| (it.name(), at)).collect();
         let mut stems: HashMap<&str, usize> = HashMap::new();
         for (start, (at, tensor)) in
             ["", container].iter().flat_map(|it| tensors.iter().enumerate().map(move |at| (it, at)))
         {
-            let name = tensor.name.strip_prefix(start).unwrap_or(tensor.name);
+            let name = tensor.name().strip_prefix(start).unwrap_or(tensor.name());
             stems.entry(name.strip_suffix(".weight").unwrap_or(name)).or_insert(at);
         }
         let mut underscored: HashMap<String, Vec<usize>> = HashMap::new();
@@ -187,8 +165,9 @@ impl<'m> BaseNames<'m> {
         }
         let mut banks: HashMap<&str, HashSet<u64>> = HashMap::new();
         for tensor in &tensors {
-            for (at, _) in tensor.name.match_indices("experts.") {
-                let (bank, rest) = (&tensor.name[..at + "experts".len()], &tensor.name[at + "experts.".len()..]);
+            let name = tensor.name();
+            for (at, _) in name.match_indices("experts.") {
+                let (bank, rest) = (&name[..at + "experts".len()], &name[at + "experts.".len()..]);
                 let number = rest.split('.').next().and_then(|number| number.parse::<u64>().ok());
                 banks.entry(bank).or_default().extend(number);
             }
@@ -201,7 +180,7 @@ impl<'m> BaseNames<'m> {
 
     /// Returns the place of a whole tensor: its first dimension, and all others.
     pub(super) fn whole(&self, tensor: usize) -> MergePlace {
-        let shape = self.tensors[tensor].shape;
+        let shape = self.tensors[tensor].shape();
         let rows = shape.first().copied().unwrap_or(1);
         MergePlace { tensor, start: 0, rows, columns: shape.iter().skip(1).product(), swaps_halves: false }
     }
@@ -209,7 +188,7 @@ impl<'m> BaseNames<'m> {
     /// Returns the place of a matrix of a stack.
     pub(super) fn matrix(&self, tensor: usize, at: u64) -> MergePlace {
         let stack = self.whole(tensor);
-        let rows = self.tensors[tensor].shape.get(1).copied().unwrap_or(1);
+        let rows = self.tensors[tensor].shape().get(1).copied().unwrap_or(1);
         MergePlace { start: at * stack.columns, rows, columns: stack.columns / rows.max(1), ..stack }
     }
 
@@ -221,7 +200,7 @@ impl<'m> BaseNames<'m> {
 
     /// Returns the bias of the layer of a weight.
     pub(super) fn bias_of(&self, weight: usize) -> Option<usize> {
-        let stem = self.tensors[weight].name.strip_suffix("weight")?;
+        let stem = self.tensors[weight].name().strip_suffix("weight")?;
         self.by_name.get(format!("{stem}bias").as_str()).copied()
     }
 
@@ -232,7 +211,7 @@ impl<'m> BaseNames<'m> {
             match found.map(Vec::as_slice) {
                 Some([one]) => return Ok(Some(self.whole(*one))),
                 Some(several) => {
-                    let names = first_few(several.iter().map(|at| self.tensors[*at].name), 3);
+                    let names = first_few(several.iter().map(|at| self.tensors[*at].name()), 3);
                     let what = format!("the module '{}' is ambiguous: it could be {names}", shorten(module));
                     return Err(Error::new(what).remedy("save the adapter with dots in its names"));
                 }
@@ -266,7 +245,7 @@ impl<'m> BaseNames<'m> {
         };
         let tensor =
             [bank.to_owned(), moved(bank)].iter().find_map(|bank| self.find_stem(&format!("{bank}.{stack}")))?;
-        let &[experts, _, _] = self.tensors[tensor].shape else { return None };
+        let &[experts, _, _] = self.tensors[tensor].shape() else { return None };
         let matrix = (number < experts).then(|| self.matrix(tensor, number))?;
         Some(half.map_or(matrix, |half| matrix.rows_from(half * (matrix.rows / 2), matrix.rows / 2)))
     }
@@ -333,8 +312,8 @@ impl<'m> BaseNames<'m> {
 
     /// Returns a name of the base that shows its family: a weight in the middle.
     pub(super) fn example(&self) -> Option<&str> {
-        let matrices: Vec<&BaseTensor> = self.tensors.iter().filter(|it| it.shape.len() > 1).collect();
-        matrices.get(matrices.len() / 2).map(|tensor| tensor.name)
+        let matrices: Vec<&ModelTensor> = self.tensors.iter().filter(|it| it.shape().len() > 1).collect();
+        matrices.get(matrices.len() / 2).map(|tensor| tensor.name())
     }
 }
 

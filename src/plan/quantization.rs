@@ -148,53 +148,52 @@ impl Quantization<'_> {
         outputs: &mut [&mut [u8]],
         tally: &mut EncodeTally,
     ) -> Result<()> {
-        match &self.codes {
-            CodesSource::Moved(transcoder) => {
+        let first = rows.start * self.rows.encoder.columns();
+        let count = (rows.end - rows.start) * self.rows.encoder.columns();
+        match (&self.codes, &self.rows.encoder) {
+            (CodesSource::Moved(transcoder), _) => {
                 let parts = self.rows.parts(&rows)?;
                 transcoder.transcode(rows, &parts, outputs, tally);
-                Ok(())
             }
-            CodesSource::Transposed(transposer) => {
+            (CodesSource::Transposed(transposer), encoder) => {
                 // A new row consists of codes of all rows.
-                let parts = self.rows.parts(&(0..self.rows.encoder.rows()))?;
+                let parts = self.rows.parts(&(0..encoder.rows()))?;
                 transposer.transpose(rows, &parts, outputs, tally);
-                Ok(())
             }
-            CodesSource::Recovered(recoverer, shared, _) => {
+            (CodesSource::Recovered(recoverer, shared, _), _) => {
                 let values = self.rows.read(rows.clone(), buffer)?;
                 let encoded = recoverer.encode(rows, values, shared, outputs, tally);
-                encoded.map_err(|_| self.rows.changed())
+                encoded.map_err(|_| self.rows.changed())?;
             }
-            CodesSource::RecoveredBlocks(encoder) => {
+            (CodesSource::RecoveredBlocks(encoder), _) => {
                 let values = self.rows.read(rows.clone(), buffer)?;
-                tally.values += (rows.end - rows.start) * self.rows.encoder.columns();
-                encoder.recover(&rows, values, outputs[0]).map_err(|_| self.rows.changed())
+                encoder.recover(&rows, values, outputs[0]).map_err(|_| self.rows.changed())?;
+                tally.values += count;
             }
-            CodesSource::Values { extremes, .. } => {
+            (CodesSource::Copied, encoder) => {
+                let range = &encoder.part_ranges(rows)[0];
+                outputs[0].copy_from_slice(self.rows.stored(range.start as usize..range.end as usize)?);
+                tally.values += count;
+            }
+            (CodesSource::Values { extremes, .. }, WeightEncoder::Grid(encoder)) => {
                 let values = self.rows.read(rows.clone(), buffer)?;
                 let unneeded = Extremes::default();
                 let extremes = extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
-                let first = rows.start * self.rows.encoder.columns();
                 tally.dither = self.dither;
-                let encoded = self.rows.encoder.encode(rows.clone(), values, extremes, outputs, tally);
-                encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
-                if let Some(element) = tally.first_special {
-                    return Err(self.rows.special(element));
-                }
-                match self.rows.encoder.grid().filter(|_| !tally.skips_errors) {
-                    Some(grid) => grid.count_infinite(&rows, values, extremes, outputs, tally),
-                    None => Ok(()),
+                encoder.encode(rows.clone(), values, extremes, outputs, tally);
+                if tally.first_special.is_none() && !tally.skips_errors {
+                    encoder.count_infinite(&rows, values, extremes, outputs, tally)?;
                 }
             }
-            CodesSource::Cast(_) => unreachable!("plain numbers are cast, not encoded"),
-            CodesSource::Copied => {
-                let [range] = &self.rows.encoder.part_ranges(rows.clone())[..] else {
-                    unreachable!("blocks are one part")
-                };
-                outputs[0].copy_from_slice(self.rows.stored(range.start as usize..range.end as usize)?);
-                tally.values += (rows.end - rows.start) * self.rows.encoder.columns();
-                Ok(())
+            (CodesSource::Values { .. }, WeightEncoder::Blocks(encoder)) => {
+                let values = self.rows.read(rows.clone(), buffer)?;
+                let refused = |refusal| self.rows.refusal(refusal, first);
+                encoder.encode(rows, values, outputs[0], tally).map_err(refused)?;
+            }
+            (CodesSource::Cast(_), _) | (_, WeightEncoder::Plain(_)) => {
+                unreachable!("plain numbers are cast, not encoded")
             }
         }
+        tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
     }
 }

@@ -102,9 +102,18 @@ impl Quantization<'_> {
                 let mut places: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
                 let mut tally = EncodeTally::default();
                 tally.skips_errors = true;
-                let encoded = self.rows.encoder.encode(rows.clone(), bytes, self.extremes(), &mut places, &mut tally);
+                let is_encoded = match &self.rows.encoder {
+                    WeightEncoder::Grid(encoder) => {
+                        encoder.encode(rows.clone(), bytes, self.extremes(), &mut places, &mut tally);
+                        true
+                    }
+                    WeightEncoder::Blocks(encoder) => {
+                        encoder.encode(rows.clone(), bytes, places[0], &mut tally).is_ok()
+                    }
+                    WeightEncoder::Plain(_) => false,
+                };
                 let outputs: Vec<&[u8]> = written.iter().map(|bytes| &bytes[..]).collect();
-                if encoded.is_err() || !self.stored_values(rows, &outputs, bytes, stored_base)? {
+                if !is_encoded || !self.stored_values(rows, &outputs, bytes, stored_base)? {
                     return Ok(false);
                 }
             }

@@ -79,12 +79,12 @@ impl Model<'_> {
     }
 
     fn is_of_blocks(&self, at: usize) -> bool {
-        matches!(self.file_tensor(at).1.elements, Elements::Blocks(_))
+        matches!(self.stored(at).elements, Elements::Blocks(_))
     }
 
     /// Returns the format of a stored tensor; plain numbers have one too.
     fn format(&self, at: usize) -> Option<&'static BlockFormat> {
-        match self.file_tensor(at).1.elements {
+        match self.stored(at).elements {
             Elements::Blocks(format) => Some(format),
             elements => BlockFormat::plain(elements.dtype()?),
         }
@@ -105,7 +105,7 @@ impl Model<'_> {
         // A scale of the tensor, or of each of its matrices. An NVFP4 weight is wrong without its scale, whatever it is.
         let matrices: u64 = shape[..shape.len().saturating_sub(2)].iter().product();
         let is_scale = |at: usize| {
-            let (tensor, count) = (self.tensors[at], self.file_tensor(at).1.count);
+            let (tensor, count) = (self.tensors[at], self.stored(at).tensor.count);
             let is_usual = tensor.dtype == Some(Dtype::Float32) && (count == 1 || count == matrices);
             is_usual || self.format(codes[0]).is_some_and(|format| format.has_global_scale)
         };

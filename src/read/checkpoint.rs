@@ -3,7 +3,7 @@
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, Checkpoint, beside};
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Elements, Input, Tensor};
+use crate::container::{Elements, Input};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::advice::give_whole;
@@ -30,35 +30,37 @@ pub(crate) struct Model<'a> {
     pub graph: Option<Arc<ModelGraph<'a>>>,
 }
 
-/// A tensor of a model.
+/// A tensor of a model: a stored tensor, which holds values or has an unknown role, or a weight that several of them form.
 #[derive(Clone, Copy)]
-pub(crate) enum ModelTensor<'a> {
-    /// A stored tensor: values, or of an unknown role.
-    Stored(&'a Input, &'a Tensor),
-    /// A weight that several stored tensors form.
-    Weight(&'a Model<'a>, &'a FoundWeight),
+pub(crate) struct ModelTensor<'a> {
+    pub model: &'a Model<'a>,
+    /// The index of the stored tensor; of a weight, that of its codes.
+    pub at: usize,
+    pub weight: Option<&'a FoundWeight>,
 }
 
 impl<'a> ModelTensor<'a> {
     pub(crate) fn name(self) -> &'a str {
-        match self {
-            Self::Stored(input, tensor) => input.name_of(tensor),
-            Self::Weight(_, weight) => &weight.name,
-        }
+        self.weight.map_or(self.model.tensors[self.at].name, |weight| &weight.name)
     }
 
     pub(crate) fn shape(self) -> &'a [u64] {
-        match self {
-            Self::Stored(_, tensor) => &tensor.shape,
-            Self::Weight(_, weight) => &weight.shape,
-        }
+        self.weight.map_or(self.model.tensors[self.at].shape, |weight| &weight.shape)
+    }
+
+    /// Returns the type of its values; `None` if it has codes, or tcast does not know the type.
+    pub(crate) fn dtype(self) -> Option<Dtype> {
+        self.model.tensors[self.at].dtype.filter(|_| self.weight.is_none())
+    }
+
+    /// Returns the stored tensor that holds its values; `None` if it is a weight.
+    pub(crate) fn stored(self) -> Option<SourceTensor<'a>> {
+        self.weight.is_none().then(|| self.model.stored(self.at))
     }
 
     pub(crate) fn stored_len(self) -> u64 {
-        match self {
-            Self::Stored(_, tensor) => tensor.data.stored_len(),
-            Self::Weight(model, weight) => weight.parts.iter().map(|(_, at)| model.stored(*at).stored_len()).sum(),
-        }
+        let len = |at| self.model.stored(at).stored_len();
+        self.weight.map_or_else(|| len(self.at), |weight| weight.parts.iter().map(|(_, at)| len(*at)).sum())
     }
 }
 
@@ -216,15 +218,11 @@ impl<'a> Model<'a> {
         parts.map(|(role, at)| held(role).map_or_else(|| self.part(role, at), Ok)).collect()
     }
 
-    pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {
-        let (shard, number) = self.places[at];
-        let shard = &self.source.shards[shard];
-        (shard, &shard.contents.tensors[number])
-    }
-
     /// Returns a stored tensor for reading.
     pub(crate) fn stored(&self, at: usize) -> SourceTensor<'a> {
-        let (input, tensor) = self.file_tensor(at);
+        let (shard, number) = self.places[at];
+        let input = &self.source.shards[shard];
+        let tensor = &input.contents.tensors[number];
         SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
     }
 
@@ -252,13 +250,10 @@ impl<'a> Model<'a> {
         stored.filter(|_| weight.has_plain_blocks()).unwrap_or_else(|| self.default_target())
     }
 
-    /// Returns the tensors of the model, with the index of the stored tensor: weights in place of their codes, without
-    /// their other parts, and all other stored tensors, without markers and scales of activations. Those of them that
-    /// `others` lists are returned too. The parts of a weight that cannot be read in any order are stored tensors.
-    pub(crate) fn model_tensors(
-        &'a self,
-        others: &[usize],
-    ) -> impl Iterator<Item = (usize, ModelTensor<'a>)> + use<'a> {
+    /// Returns the tensors of the model: weights in place of their codes, without their other parts, and all other stored
+    /// tensors, without markers and scales of activations. Those of them that `others` lists are returned too. The parts of a
+    /// weight that cannot be read in any order are stored tensors.
+    pub(crate) fn model_tensors(&'a self, others: &[usize]) -> impl Iterator<Item = ModelTensor<'a>> + use<'a> {
         let found = &self.found;
         let mut weights: Vec<(usize, &FoundWeight)> =
             self.readable_weights().map(|weight| (weight.codes(), weight)).collect();
@@ -271,11 +266,10 @@ impl<'a> Model<'a> {
         }
         let mut weights = weights.into_iter().peekable();
         is_stored.into_iter().enumerate().flat_map(move |(at, is_stored)| {
-            let stored =
-                is_stored.then(|| self.file_tensor(at)).map(|(input, tensor)| ModelTensor::Stored(input, tensor));
             let of_codes = std::iter::from_fn(|| weights.next_if(|(codes, _)| *codes == at));
-            let weights: Vec<ModelTensor> = of_codes.map(|(_, weight)| ModelTensor::Weight(self, weight)).collect();
-            stored.into_iter().chain(weights).map(move |source| (at, source))
+            let weights: Vec<Option<&FoundWeight>> = of_codes.map(|(_, weight)| Some(weight)).collect();
+            let stored = is_stored.then_some(None);
+            stored.into_iter().chain(weights).map(move |weight| ModelTensor { model: self, at, weight })
         })
     }
 

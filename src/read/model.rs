@@ -86,8 +86,7 @@ impl<'a> Model<'a> {
             stored.open()?.fill(&mut bytes).map_err(|error| stored.error(error))?;
             parameters.held.push((role, Arc::from(bytes)));
         }
-        let (_, codes) = self.file_tensor(folded.codes);
-        let shape = folded.form.shape(codes);
+        let shape = folded.form.shape(self.stored(folded.codes).tensor);
         Ok(FoundWeight { module: name.clone(), name, layout, parameters, shape, parts })
     }
 }

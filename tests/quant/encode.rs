@@ -96,7 +96,6 @@ fn widen(bytes: &[u8]) -> Vec<u8> {
 /// Encodes the rows in ranges of these lengths, counted in units of the alignment.
 fn encode(
     encoder: &Encoder,
-    isa: Isa,
     source: &[u8],
     extremes: &Extremes,
     lengths: impl IntoIterator<Item = u64>,
@@ -111,7 +110,7 @@ fn encode(
             places.map(|(part, range)| &mut part[range.start as usize..range.end as usize]).collect();
         let place = (start * encoder.row_bytes()) as usize..(end * encoder.row_bytes()) as usize;
         let mut own = EncodeTally::default();
-        encoder.encode_on(isa, start..end, &source[place], extremes, &mut outputs, &mut own);
+        encoder.encode(start..end, &source[place], extremes, &mut outputs, &mut own);
         tally += &own;
         start = end;
     }
@@ -144,12 +143,13 @@ fn check(path: &Path) -> Option<(String, usize)> {
     };
     let shape: Vec<u64> = input.shape().iter().map(|length| *length as u64).collect();
     let encoder = Encoder::new(layout, &grid, &shape, source, options).unwrap_or_else(|why| panic!("{name}: {why}"));
+    let mut encoder = encoder.on(Isa::Baseline);
     let mut extremes = Extremes::of(source, &values, 0);
     for (_, other) in tensors.iter().filter(|(other, _)| other.starts_with("fused.")) {
         let data = if is_widened { widen(other.data()) } else { other.data().to_vec() };
         extremes.merge(&Extremes::of(source, &data, 0));
     }
-    let (parts, tally) = encode(&encoder, Isa::Baseline, &values, &extremes, [u64::MAX / 256]);
+    let (parts, tally) = encode(&encoder, &values, &extremes, [u64::MAX / 256]);
     let mut compared = 0;
     for (part, ours) in encoder.parts().iter().zip(&parts) {
         let Ok(theirs) = tensors.tensor(&format!("encoded.{}", part.suffix.trim_start_matches(['.', '_']))) else {
@@ -169,7 +169,8 @@ fn check(path: &Path) -> Option<(String, usize)> {
     let theirs = tensors.names().into_iter().filter(|name| name.starts_with("encoded.") && !is_marker(name)).count();
     assert_eq!(theirs, parts.len() - usize::from(parts.len() > theirs), "{name}");
     for isa in Isa::available() {
-        let (again, sums) = encode(&encoder, isa, &values, &extremes, 1..=64);
+        encoder = encoder.on(isa);
+        let (again, sums) = encode(&encoder, &values, &extremes, 1..=64);
         assert!(again == parts && sums == tally, "{name} in ranges with {isa:?}: {sums:?}, not {tally:?}");
     }
     Some((metadata["layout"].clone(), compared))

@@ -9,7 +9,6 @@
 use super::reference::{Random, number, put, round};
 use std::sync::LazyLock;
 use tcast::dtype::Dtype;
-use tcast::kernel::Isa;
 use tcast::quant::{
     Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Parameters, Part, Role,
     RotationUse, SCHEMES, ScaleChoice, SchemeLayout, TargetGrid,
@@ -360,7 +359,7 @@ fn encode(encoder: &Encoder, weight: &Weight) -> (Vec<Vec<u8>>, EncodeTally) {
     let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
     let mut tally = EncodeTally::default();
-    encoder.encode_on(Isa::best(), 0..encoder.rows(), &bytes, &extremes, &mut outputs, &mut tally);
+    encoder.encode(0..encoder.rows(), &bytes, &extremes, &mut outputs, &mut tally);
     (parts, tally)
 }
 

@@ -963,7 +963,7 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
     let parts: Vec<Part> =
         parts.map(|((part, shape), name)| Part { role: part.role, name, dtype: part.dtype, shape }).collect();
     let what = format!("{} {:?} {target} {arithmetic:?}", case.layout, shapes);
-    let decoder =
+    let mut decoder =
         Decoder::new(layout, &case.parameters, &parts, target, arithmetic).unwrap_or_else(|e| panic!("{what}: {e}"));
     let bytes_of: Vec<&[u8]> = case.parts.iter().map(|part| &part.bytes[..]).collect();
     assert_eq!(
@@ -972,11 +972,12 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
         "{what}"
     );
     let mut out = vec![0; case.factors.len() * target.bits() as usize / 8];
-    let all = 0..decoder.rows() * decoder.columns();
-    let tally = decoder.decode_on(Isa::Baseline, all.clone(), &bytes_of, &mut out).unwrap();
+    decoder.isa = Isa::Baseline;
+    let tally = decoder.decode(0..decoder.rows(), &bytes_of, &mut out).unwrap();
     for isa in Isa::available() {
         let mut again = vec![0xa5; out.len()];
-        let other = decoder.decode_on(isa, all.clone(), &bytes_of, &mut again).unwrap();
+        decoder.isa = isa;
+        let other = decoder.decode(0..decoder.rows(), &bytes_of, &mut again).unwrap();
         assert!(again == out && other == tally, "{what}: {isa:?}");
     }
     let scale_dtype = case.parts.iter().find(|part| part.role == Role::Scale).unwrap().dtype;

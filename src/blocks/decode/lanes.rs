@@ -8,10 +8,11 @@ use crate::kernel::{Isa, Kernel, Loop, Loss, Minifloat, Rules, Storage, prefetch
 /// Distance in bytes by which blocks are prefetched.
 const AHEAD: usize = 4096;
 
-/// The decoder of values to a target type.
+/// The decoder of values to a target type, through lanes of float64 for that target, and of float32 for all others.
 struct Lanes<'a> {
     isa: Isa,
     source: BlockSource<'a>,
+    lane: Dtype,
     factor: Option<f32>,
     /// The cast of float32 to a narrower target, and the format of that target.
     narrow: Option<(Kernel, Minifloat)>,
@@ -42,77 +43,74 @@ impl BlockFormat {
         assert!(is_float, "blocks are not decoded to {target}");
         let width = target.bits() as usize / 8;
         assert_eq!(out.len(), self.elements_in(blocks) * width, "the output has another length");
-        let lane_type = if target == Dtype::Float64 { target } else { Dtype::Float32 };
+        let lane = if target == Dtype::Float64 { target } else { Dtype::Float32 };
         let source = match self.codec {
             Some(codec) => BlockSource::Blocks(codec),
-            None => BlockSource::Plain(cast(self.dtype.expect("other formats have a codec"), lane_type)),
+            None => BlockSource::Plain(cast(self.dtype.expect("other formats have a codec"), lane)),
         };
         let narrow = match target.class() {
-            Class::Float(format) if target != lane_type => Some((cast(lane_type, target), Minifloat::new(&format))),
+            Class::Float(format) if target != lane => Some((cast(lane, target), Minifloat::new(&format))),
             _ => None,
         };
-        let lanes = Lanes { isa, source, factor, narrow };
-        let count = LANE / self.elements as usize;
-        let mut is_unusual = false;
+        let lanes = Lanes { isa, source, lane, factor, narrow };
+        let (count, mut is_unusual) = (LANE / self.elements as usize, false);
         for (blocks, out) in blocks.chunks(count * self.bytes as usize).zip(out.chunks_mut(LANE * width)) {
             prefetch_behind(blocks, AHEAD);
-            is_unusual |= match &lanes.narrow {
-                Some((kernel, float)) => lanes.narrow(kernel, *float, blocks, out),
-                None if target == Dtype::Float64 => lanes.write_float64(blocks, out.as_chunks_mut().0),
-                None => lanes.write_float32(blocks, out.as_chunks_mut().0),
+            let is_ordinary = match (self.codec, &lanes.narrow) {
+                (Some(codec), Some((_, float))) if target == Dtype::Bfloat16 => {
+                    codec.decode_bfloat16(isa, blocks, factor.unwrap_or(1.0), *float, out.as_chunks_mut().0)
+                }
+                _ => false,
             };
+            is_unusual |= !is_ordinary && lanes.decode(blocks, out);
         }
         is_unusual
     }
 }
 
-/// All methods return true if a result is infinite or NaN, or is 0 although its value is not.
 impl Lanes<'_> {
-    fn write_float64(&self, blocks: &[u8], values: &mut [[u8; 8]]) -> bool {
-        match &self.source {
-            BlockSource::Blocks(codec) => codec.decode_float64(self.isa, blocks, values),
-            BlockSource::Plain(kernel) => widen(kernel, self.isa, blocks, values.as_flattened_mut()),
-        }
-        finish::<f64>(self.isa, values, self.factor.map(f64::from))
-    }
-
-    fn write_float32(&self, blocks: &[u8], values: &mut [[u8; 4]]) -> bool {
-        self.decode_float32(blocks, values);
-        finish::<f32>(self.isa, values, self.factor)
-    }
-
-    fn decode_float32(&self, blocks: &[u8], values: &mut [[u8; 4]]) {
-        match &self.source {
-            BlockSource::Blocks(codec) => codec.decode_float32(self.isa, blocks, values),
-            BlockSource::Plain(kernel) => widen(kernel, self.isa, blocks, values.as_flattened_mut()),
-        }
-    }
-
-    fn narrow(&self, kernel: &Kernel, float: Minifloat, blocks: &[u8], out: &mut [u8]) -> bool {
-        let factor = self.factor.unwrap_or(1.0);
-        if let BlockSource::Blocks(codec) = &self.source
-            && kernel.storages()[1].dtype == Dtype::Bfloat16
-            && codec.decode_bfloat16(self.isa, blocks, factor, float, out.as_chunks_mut().0)
-        {
-            return false;
-        }
+    /// Decodes at most [`LANE`] elements. Returns true if a result is infinite or NaN, or is 0 although its value is not.
+    fn decode(&self, blocks: &[u8], out: &mut [u8]) -> bool {
+        let Some((kernel, float)) = &self.narrow else {
+            self.fill(blocks, out);
+            return self.finish(out);
+        };
         let mut lane = [[0; 4]; LANE];
         let lane = &mut lane[..out.len() / 2];
-        self.decode_float32(blocks, lane);
+        self.fill(blocks, lane.as_flattened_mut());
+        let (factor, float) = (self.factor.unwrap_or(1.0), *float);
         // Nearly all lanes have ordinary numbers only.
         if self.isa.run(NarrowLoop { values: lane, factor, float, out: out.as_chunks_mut().0 }) {
             return false;
         }
-        let is_unusual = finish(self.isa, lane, self.factor);
+        let is_unusual = self.finish(lane.as_flattened_mut());
         let counts = kernel.run_on(self.isa, lane.as_flattened(), out, lane.len()).unwrap_or_default();
         is_unusual || counts[Loss::Infinite] + counts[Loss::Flushed] != 0
     }
-}
 
-/// Casts all of `numbers`, which have whole bytes and so cannot be malformed.
-fn widen(kernel: &Kernel, isa: Isa, numbers: &[u8], values: &mut [u8]) {
-    let count = 8 * numbers.len() / kernel.storages()[0].dtype.bits() as usize;
-    let _ = kernel.run_on(isa, numbers, values, count);
+    /// Fills a lane with values that are complete but for the factor.
+    fn fill(&self, blocks: &[u8], lane: &mut [u8]) {
+        match &self.source {
+            BlockSource::Blocks(codec) if self.lane == Dtype::Float64 => {
+                codec.decode_float64(self.isa, blocks, lane.as_chunks_mut().0);
+            }
+            BlockSource::Blocks(codec) => codec.decode_float32(self.isa, blocks, lane.as_chunks_mut().0),
+            BlockSource::Plain(kernel) => {
+                // Numbers of whole bytes cannot be malformed.
+                let count = 8 * blocks.len() / kernel.storages()[0].dtype.bits() as usize;
+                let _ = kernel.run_on(self.isa, blocks, lane, count);
+            }
+        }
+    }
+
+    /// Multiplies the values of a lane; returns the same as [`Self::decode`].
+    fn finish(&self, lane: &mut [u8]) -> bool {
+        if self.lane == Dtype::Float64 {
+            finish::<f64>(self.isa, lane.as_chunks_mut().0, self.factor.map(f64::from))
+        } else {
+            finish::<f32>(self.isa, lane.as_chunks_mut().0, self.factor)
+        }
+    }
 }
 
 fn cast(source: Dtype, target: Dtype) -> Kernel {

@@ -5,7 +5,7 @@ use crate::cli::BitcastArgs;
 use crate::error::Result;
 use crate::measure::bits::{explanation_json, explanation_row};
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{Model, ModelTensor, read_values};
+use crate::read::{Model, read_values};
 use std::io;
 
 /// Number of values of a row that are explained at a time.
@@ -13,13 +13,13 @@ const AT_ONCE: u64 = 1 << 14;
 
 /// Returns the quantized weight with this name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a Model<'a>, name: Option<&str>) -> Option<&'a FoundWeight> {
-    let mut tensors = model.model_tensors(&[]).map(|(_, tensor)| tensor);
+    let mut tensors = model.model_tensors(&[]);
     let is_unreadable = || model.source.shards.iter().any(|shard| !shard.contents.unreadable.is_empty());
-    let found = match name {
-        Some(name) => tensors.find(|tensor| matches!(tensor, ModelTensor::Weight(..)) && tensor.name() == name)?,
+    match name {
+        Some(name) => tensors.find(|tensor| tensor.weight.is_some() && tensor.name() == name)?,
         None => tensors.next().filter(|_| tensors.next().is_none() && !is_unreadable())?,
-    };
-    if let ModelTensor::Weight(_, weight) = found { Some(weight) } else { None }
+    }
+    .weight
 }
 
 pub(super) fn show(args: &BitcastArgs, model: &Model, weight: &FoundWeight) -> Result<()> {

@@ -239,8 +239,8 @@ impl<'a> Listing<'a> {
         self.model.source
     }
 
-    /// Returns all tensors of the model, each with its place among the stored ones.
-    fn all(&self) -> impl Iterator<Item = (usize, ModelTensor<'a>)> {
+    /// Returns all tensors of the model.
+    fn all(&self) -> impl Iterator<Item = ModelTensor<'a>> {
         let found = &self.model.found;
         let of_weights: HashSet<usize> =
             self.model.readable_weights().filter_map(|weight| weight.part(Role::Activation)).collect();
@@ -250,19 +250,14 @@ impl<'a> Listing<'a> {
     }
 
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
-        let (model, from) = (self.model, self.args.from);
-        let selected = self.all().filter(|(_, tensor)| self.is_selected(*tensor));
-        selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
+        let selected = self.all().filter(|tensor| self.is_selected(*tensor));
+        selected.map(|tensor| InspectedTensor::new(tensor, self.args.from)).collect()
     }
 
     /// True if a tensor is selected, or a part of it by its name.
     fn is_selected(&self, tensor: ModelTensor) -> bool {
-        let is_part = |name: &String| match tensor {
-            ModelTensor::Weight(model, weight) => {
-                weight.parts.iter().any(|(_, at)| model.tensors[*at].name == name.as_str())
-            }
-            ModelTensor::Stored(..) => false,
-        };
+        let parts = || tensor.weight.iter().flat_map(|weight| &weight.parts);
+        let is_part = |name: &String| parts().any(|(_, at)| tensor.model.tensors[*at].name == name.as_str());
         self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
     }
 

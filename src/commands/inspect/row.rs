@@ -13,10 +13,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Tensor with its place among the stored tensors; a quantized weight has the place of its codes.
+/// Tensor with its type.
 pub(super) struct InspectedTensor<'a> {
-    pub(super) model: &'a Model<'a>,
-    pub(super) at: usize,
     pub(super) tensor: ModelTensor<'a>,
     /// Form of its elements, considering `--from`; `None` if unknown, and for quantized weights.
     pub(super) form: Option<Form>,
@@ -25,28 +23,26 @@ pub(super) struct InspectedTensor<'a> {
 }
 
 impl<'a> InspectedTensor<'a> {
-    pub(super) fn new(model: &'a Model<'a>, at: usize, tensor: ModelTensor<'a>, from: Option<Dtype>) -> Self {
-        let (form, grid) = match tensor {
-            ModelTensor::Stored(_, tensor) => (plan::source_form(tensor, from).ok(), None),
-            ModelTensor::Weight(_, weight) => (None, weight.grid(&model.tensors).ok()),
-        };
-        Self { model, at, tensor, form, grid }
+    pub(super) fn new(tensor: ModelTensor<'a>, from: Option<Dtype>) -> Self {
+        let form = tensor.stored().and_then(|stored| plan::source_form(stored.tensor, from).ok());
+        let grid = tensor.weight.and_then(|weight| weight.grid(&tensor.model.tensors).ok());
+        Self { tensor, form, grid }
     }
 
     /// Returns the type, or the grid.
     pub(super) fn dtype(&self) -> String {
-        match (self.tensor, &self.grid) {
+        match (self.tensor.stored(), &self.grid) {
             (_, Some(grid)) => grid.to_string(),
-            (ModelTensor::Stored(_, tensor), _) => {
-                self.form.map_or_else(|| tensor.type_name(), |form| form.dtype().name().into()).into_owned()
+            (Some(stored), _) => {
+                self.form.map_or_else(|| stored.tensor.type_name(), |form| form.dtype().name().into()).into_owned()
             }
-            (ModelTensor::Weight(..), None) => "unsupported".to_owned(),
+            (None, None) => "unsupported".to_owned(),
         }
     }
 
     /// Returns the layout of a quantized weight.
     pub(super) fn layout(&self) -> Option<&'static str> {
-        if let ModelTensor::Weight(_, weight) = self.tensor { Some(weight.layout.name) } else { None }
+        self.tensor.weight.map(|weight| weight.layout.name)
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -55,17 +51,14 @@ impl<'a> InspectedTensor<'a> {
 
     /// Returns the uncompressed bytes of the elements; for a quantized weight, of all its parts.
     pub(super) fn bytes(&self) -> u64 {
-        match self.tensor {
-            ModelTensor::Stored(_, tensor) => bytes_of(tensor),
-            ModelTensor::Weight(_, weight) => {
-                weight.parts.iter().map(|(_, at)| bytes_of(self.model.file_tensor(*at).1)).sum()
-            }
-        }
+        let bytes = |at| bytes_of(self.tensor.model.stored(at).tensor);
+        let of_parts = |weight: &FoundWeight| weight.parts.iter().map(|(_, at)| bytes(*at)).sum();
+        self.tensor.weight.map_or_else(|| bytes(self.tensor.at), of_parts)
     }
 
     /// True if nothing says what its elements are.
     pub(super) fn has_unknown_type(&self) -> bool {
-        self.form.is_none() && matches!(self.tensor, ModelTensor::Stored(..))
+        self.form.is_none() && self.tensor.weight.is_none()
     }
 
     pub(super) fn is_float(&self) -> bool {
@@ -79,11 +72,10 @@ impl<'a> InspectedTensor<'a> {
 
     pub(super) fn cells(&self) -> [String; 5] {
         let shape = shorten(&format!("{:?}", self.tensor.shape()));
-        let (order, stored) = match self.tensor {
-            ModelTensor::Stored(_, tensor) => {
-                (if tensor.fortran_order { " column-major" } else { "" }, shorten(&tensor.stored))
-            }
-            ModelTensor::Weight(_, weight) => ("", self.how_stored(weight)),
+        let Tensor { fortran_order, stored, .. } = self.tensor.model.stored(self.tensor.at).tensor;
+        let (order, stored) = match self.tensor.weight {
+            None => (if *fortran_order { " column-major" } else { "" }, shorten(stored)),
+            Some(weight) => ("", self.how_stored(weight)),
         };
         [shorten(self.tensor.name()), self.dtype(), shape + order, size(self.bytes()), stored]
     }
@@ -94,10 +86,11 @@ impl<'a> InspectedTensor<'a> {
         if let Some(bits) = self.bits_per_weight() {
             let _ = write!(text, ", {bits:.2} bits per weight");
         }
-        let shards: BTreeSet<usize> = weight.parts.iter().map(|(_, at)| self.model.places[*at].0).collect();
-        let shown = &self.model.source.shards;
+        let model = self.tensor.model;
+        let shards: BTreeSet<usize> = weight.parts.iter().map(|(_, at)| model.places[*at].0).collect();
+        let shown = &model.source.shards;
         for shard in shards.iter().filter(|_| shown.len() > 1) {
-            let _ = write!(text, ", {}", visible(&self.model.source.shard_name(&shown[*shard])));
+            let _ = write!(text, ", {}", visible(&model.source.shard_name(&shown[*shard])));
         }
         text
     }
@@ -107,10 +100,10 @@ impl<'a> InspectedTensor<'a> {
     }
 
     pub(super) fn parts(&self) -> Vec<[String; 5]> {
-        let ModelTensor::Weight(_, weight) = self.tensor else { return Vec::new() };
+        let ModelTensor { model, weight: Some(weight), .. } = self.tensor else { return Vec::new() };
         let row = |&(role, at): &(Role, usize)| {
-            let (input, tensor) = self.model.file_tensor(at);
-            let name = format!("  {}: {}", role.describe(), shorten(input.name_of(tensor)));
+            let tensor = model.stored(at).tensor;
+            let name = format!("  {}: {}", role.describe(), shorten(model.tensors[at].name));
             let (dtype, shape) = (tensor.type_name(), shorten(&format!("{:?}", tensor.shape)));
             [name, dtype.into_owned(), shape, size(bytes_of(tensor)), shorten(&tensor.stored)]
         };
@@ -118,14 +111,15 @@ impl<'a> InspectedTensor<'a> {
     }
 
     pub(super) fn json(&self, stats: Option<&Result<Option<Distribution>, Error>>) -> Value {
-        let (_, stored) = self.model.file_tensor(self.at);
+        let ModelTensor { model, at, .. } = self.tensor;
+        let stored = model.stored(at).tensor;
         let dtype = match &self.grid {
             Some(grid) => Some(grid.codes.to_string()),
             None => self.form.map(|form| form.dtype().to_string()),
         };
         let mut value = json!({
             "name": self.tensor.name(),
-            "file": self.model.places[self.at].0,
+            "file": model.places[at].0,
             "dtype": dtype,
             "shape": self.tensor.shape(),
             "elements": self.count(),
@@ -133,7 +127,7 @@ impl<'a> InspectedTensor<'a> {
             "stored": &*stored.stored,
             "fortran_order": stored.fortran_order,
         });
-        if let ModelTensor::Weight(model, weight) = self.tensor {
+        if let Some(weight) = self.tensor.weight {
             value["layout"] = json!(weight.layout.name);
             value["library"] = json!(weight.layout.library);
             value["grid"] = json!(self.grid.as_ref().map(grid_json));
@@ -143,7 +137,7 @@ impl<'a> InspectedTensor<'a> {
         match stats {
             Some(Ok(Some(stats))) => {
                 value["stats"] = stats.json(self.tensor.shape());
-                if let ModelTensor::Weight(model, weight) = self.tensor {
+                if let Some(weight) = self.tensor.weight {
                     value["decoded_to"] = json!(model.target_of(weight).name());
                 }
             }
@@ -155,10 +149,10 @@ impl<'a> InspectedTensor<'a> {
 }
 
 fn part_json(model: &Model, role: Role, at: usize) -> Value {
-    let (input, tensor) = model.file_tensor(at);
+    let tensor = model.stored(at).tensor;
     json!({
         "role": role.describe(),
-        "name": input.name_of(tensor),
+        "name": model.tensors[at].name,
         "file": model.places[at].0,
         "dtype": model.tensors[at].dtype.map(Dtype::name),
         "shape": &*tensor.shape,

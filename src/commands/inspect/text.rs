@@ -6,7 +6,6 @@ use crate::container::checkpoint;
 use crate::error::Result;
 use crate::lora::AdapterDescription;
 use crate::measure::distribution::{self, Histogram};
-use crate::read::ModelTensor;
 use crate::report;
 use crate::text::{columns, counted, first_few, path_text, shorten, size, stdout_columns, visible};
 use std::fmt::Write as _;
@@ -77,10 +76,8 @@ impl Listing<'_> {
     fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
-            let decoded = match entry.tensor {
-                ModelTensor::Weight(model, weight) => format!(" decoded to {}", model.target_of(weight)),
-                ModelTensor::Stored(..) => String::new(),
-            };
+            let target = entry.tensor.weight.map(|weight| entry.tensor.model.target_of(weight));
+            let decoded = target.map_or_else(String::new, |target| format!(" decoded to {target}"));
             let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded);
             let _ = match stats {
                 Ok(Some(stats)) => writeln!(text, "{}", report::distribution::text(stats, entry.tensor.shape())),

@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, OTHER_FOLDER, Opt, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_space};
 use crate::io::sink::ExistingFile;
-use crate::job::complete::CompleteFile;
+use crate::job::complete::{CompleteFile, NewFile};
 use crate::job::outcome::FileReport;
 use crate::job::output::{OutputPlace, PlannedOutput};
 use crate::job::{Job, Measures, Written};
@@ -84,7 +84,7 @@ fn compare(
         let (name, plan) = (&manifest.shards[at].file, &mut plans[at]);
         let file = MappedFile::open(&path.join(name))?;
         let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
-        let outcomes = engine::run(plan, &ExistingFile(&file), &job.run_options(&*progress))?;
+        let outcomes = engine::run(plan, &ExistingFile(&file), &job.run_options(true, &*progress))?;
         plan.literals = Vec::new();
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
         if job.measures.hash {
@@ -121,7 +121,7 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan], is_gguf: bool) -> Option<Str
 /// Converts the requested shards; returns their reports, and the number of shards that were complete before.
 fn convert(
     staging: &mut Staging,
-    (container, plans): (&dyn Container, Vec<Plan>),
+    (container, plans): (&'static dyn Container, Vec<Plan>),
     chosen: &[usize],
     job: &Job,
     observer: &dyn Observer,
@@ -148,8 +148,10 @@ fn convert(
         let progress = progress.shard(format!("{}/{all} {}", at + 1, shorten(name)), plan.source_bytes());
         let output = place.create()?.flushed_early(job.sync).summed();
         // Ends early after another error, which is then reported.
-        let options = RunOptions { cancel: &[job.cancel, &has_failed], ..job.run_options(&*progress) };
-        CompleteFile::write(job, plan, name.clone(), (container, output), &options)?.settled(job, &Silent)
+        let options = RunOptions { cancel: &[job.cancel, &has_failed], ..job.run_options(true, &*progress) };
+        let mut file = CompleteFile::write(job, NewFile { plan, name: name.clone(), container, output }, &options)?;
+        file.settle(job, &Silent)?;
+        Ok(file)
     };
     let publish = |file: CompleteFile| {
         let published = publish(file, staging, job.sync);

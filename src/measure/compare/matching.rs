@@ -20,10 +20,10 @@ struct SideTensor<'a> {
 
 fn tensors_of<'a>(model: &'a Model<'a>) -> Vec<SideTensor<'a>> {
     let scales: HashSet<usize> = model.found.activation_scales.iter().copied().collect();
-    let side = |(at, tensor)| {
-        let cast_names = model.found.cast_names.get(&at).filter(|_| matches!(tensor, ModelTensor::Stored(..)));
+    let side = |tensor: ModelTensor<'a>| {
+        let cast_names = model.found.cast_names.get(&tensor.at).filter(|_| tensor.weight.is_none());
         let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
-        SideTensor { tensor, is_optional: scales.contains(&at), cast_names }
+        SideTensor { tensor, is_optional: scales.contains(&tensor.at), cast_names }
     };
     model.model_tensors(&model.found.activation_scales).map(side).collect()
 }

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan;
 use crate::progress::{Reading, Silent};
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, Zip};
+use crate::read::{LogicalTensor, Model, ModelTensor, Zip};
 use matching::{TensorPair, pairs};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,15 +42,14 @@ impl TensorDiff {
         let side = |side: Option<ModelTensor>| {
             let Some(tensor) = side else { return (None, None, None, None) };
             let shape = Some(tensor.shape().to_vec());
-            match tensor {
-                ModelTensor::Weight(_, weight) => {
-                    let dtype = decoding(sides.map(|side| side.unwrap_or(tensor)), options).0;
-                    (shape, Some(dtype), Some(weight.layout.name), None)
-                }
-                ModelTensor::Stored(_, stored) => match plan::source_form(stored, options.from) {
-                    Ok(form) => (shape, Some(form.dtype()), None, None),
-                    Err(_) => (shape, None, None, Some(stored.type_name().into())),
-                },
+            if let Some(weight) = tensor.weight {
+                let dtype = decoding(sides.map(|side| side.unwrap_or(tensor)), options).0;
+                return (shape, Some(dtype), Some(weight.layout.name), None);
+            }
+            let stored = tensor.model.stored(tensor.at).tensor;
+            match plan::source_form(stored, options.from) {
+                Ok(form) => (shape, Some(form.dtype()), None, None),
+                Err(_) => (shape, None, None, Some(stored.type_name().into())),
             }
         };
         let [(shape_a, dtype_a, layout_a, unsupported_a), (shape_b, dtype_b, layout_b, unsupported_b)] =
@@ -112,41 +111,37 @@ pub(crate) fn diff(
 /// Compares two tensors. A quantized weight is decoded: if the other is a tensor of floats of up to 32 bits, to that
 /// type as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
 /// names the first difference from the other tensor.
-fn compare(tensors: [ModelTensor; 2], options: &DiffOptions, reading: Reading) -> Result<Comparison> {
+fn compare<'a>(tensors: [ModelTensor<'a>; 2], options: &DiffOptions, reading: Reading) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(DiffStatus::ShapesDiffer));
     }
-    if let [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)] = tensors
-        && are_same_parts([(model_a, a), (model_b, b)], reading)?
+    if let [Some(a), Some(b)] = tensors.map(|tensor| tensor.weight)
+        && are_same_parts([(tensors[0].model, a), (tensors[1].model, b)], reading)?
     {
         reading.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
         return Ok(Comparison::of(DiffStatus::Equal));
     }
     let (decoded_to, arithmetic) = decoding(tensors, options);
-    let decoded = |tensor| match tensor {
-        ModelTensor::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
-        ModelTensor::Stored(..) => Ok(None),
+    let decoded = |ModelTensor { model, weight, .. }: ModelTensor<'a>| {
+        weight.map(|weight| model.weight(weight, decoded_to, arithmetic)).transpose()
     };
     let decoded = [decoded(tensors[0])?, decoded(tensors[1])?];
-    let is_column_major =
-        tensors.map(|tensor| matches!(tensor, ModelTensor::Stored(_, stored) if stored.fortran_order));
-    let untyped = tensors.map(|tensor| match tensor {
-        ModelTensor::Stored(_, stored) => Some(stored.elements).filter(|it| matches!(it, Elements::Untyped(_))),
-        ModelTensor::Weight(..) => None,
-    });
+    let stored = tensors.map(ModelTensor::stored);
+    let is_column_major = stored.map(|stored| stored.is_some_and(|stored| stored.tensor.fortran_order));
+    let untyped = stored.map(|stored| Some(stored?.elements).filter(|it| matches!(it, Elements::Untyped(_))));
     // Opaque bytes can be compared with the same kind of opaque bytes.
     let are_opaque = options.from.is_none() && untyped[0].is_some() && untyped[0] == untyped[1];
     let side = |at: usize| -> Result<LogicalTensor> {
-        let (input, tensor) = match (tensors[at], &decoded[at]) {
-            (_, Some(weight)) => return Ok(LogicalTensor::Weight(weight)),
-            (ModelTensor::Stored(input, tensor), None) => (input, tensor),
-            (ModelTensor::Weight(..), None) => unreachable!("weights are made readable above"),
-        };
-        let form = plan::source_form(tensor, options.from);
-        let elements = if are_opaque { Ok(tensor.elements) } else { form.map(Elements::Typed) };
-        let elements = elements.map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))?;
-        let is_transposed = is_column_major[at] && !is_column_major[1 - at];
-        Ok(LogicalTensor::Stored(SourceTensor { files: &input.files, tensor, elements, is_transposed }))
+        if let Some(weight) = &decoded[at] {
+            return Ok(LogicalTensor::Weight(weight));
+        }
+        let mut stored = tensors[at].model.stored(tensors[at].at);
+        if !are_opaque {
+            let form = plan::source_form(stored.tensor, options.from);
+            stored.elements = form.map(Elements::Typed).map_err(|error| stored.error(error))?;
+        }
+        stored.is_transposed = is_column_major[at] && !is_column_major[1 - at];
+        Ok(LogicalTensor::Stored(stored))
     };
     let sides = [side(0)?, side(1)?];
     let zip = Zip::new(sides, sides[0].named().count, reading);
@@ -159,11 +154,8 @@ fn compare(tensors: [ModelTensor; 2], options: &DiffOptions, reading: Reading) -
 
 /// Returns the type and arithmetic that quantized weights are decoded with.
 fn decoding(tensors: [ModelTensor; 2], options: &DiffOptions) -> (Dtype, Arithmetic) {
-    let stored = tensors.into_iter().find_map(|tensor| match tensor {
-        ModelTensor::Stored(_, tensor) => plan::source_form(tensor, options.from).ok().map(Form::dtype),
-        ModelTensor::Weight(..) => None,
-    });
-    match stored {
+    let mut stored = tensors.iter().filter_map(|tensor| tensor.stored());
+    match stored.find_map(|stored| plan::source_form(stored.tensor, options.from).ok()).map(Form::dtype) {
         Some(dtype) if dtype.is_weight() => (dtype, Arithmetic::Library),
         _ => (Dtype::Float32, Arithmetic::Exact),
     }

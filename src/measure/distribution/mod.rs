@@ -53,17 +53,15 @@ pub fn of(
 /// Computes the distribution of a tensor or a weight of a model. `form` is the form of a stored tensor's elements. `None`
 /// for text, and without a form.
 pub(crate) fn of_model(tensor: ModelTensor, form: Option<Form>, reading: Reading) -> Result<Option<Distribution>> {
-    match (tensor, form) {
-        (ModelTensor::Weight(model, weight), _) => {
-            let target = model.target_of(weight);
-            let source = model.weight(weight, target, Arithmetic::Library)?;
-            measure(LogicalTensor::Weight(&source), Storage::packed(target), 1, reading).map(Some)
-        }
-        (ModelTensor::Stored(input, tensor), Some(form)) => {
-            of_stored(tensor, form, &input.files, reading).map_err(|error| error.in_file(input.path()))
-        }
-        (ModelTensor::Stored(..), None) => Ok(None),
+    if let ModelTensor { model, weight: Some(weight), .. } = tensor {
+        let target = model.target_of(weight);
+        let source = model.weight(weight, target, Arithmetic::Library)?;
+        return measure(LogicalTensor::Weight(&source), Storage::packed(target), 1, reading).map(Some);
     }
+    let (Some(form), SourceTensor { tensor, files, .. }) = (form, tensor.model.stored(tensor.at)) else {
+        return Ok(None);
+    };
+    of_stored(tensor, form, files, reading).map_err(|error| error.in_file(files[0].path()))
 }
 
 fn of_stored(tensor: &Tensor, form: Form, files: &[MappedFile], reading: Reading) -> Result<Option<Distribution>> {

@@ -321,7 +321,7 @@ impl<'a> GgufPlanner<'_, 'a> {
     fn add_stored(&mut self, tensor: &NewWeight, at: usize, chosen: ChosenType) -> Result<()> {
         let (place, stored) = (self.input.places[at], self.input.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
-        let is_cut = tensor.shape.iter().product::<u64>() < self.input.file_tensor(at).1.count;
+        let is_cut = tensor.shape.iter().product::<u64>() < self.input.stored(at).tensor.count;
         let to = match chosen.format.or(stored.and_then(BlockFormat::plain)) {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);

@@ -22,7 +22,7 @@ use crate::quant::FoundWeight;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};
-use crate::read::{Model, ModelTensor};
+use crate::read::Model;
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -131,14 +131,12 @@ impl NewWeight<'_> {
 /// Returns the tensors of the input with their names and shapes there, without scales and other parts of weights.
 pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<NewWeight<'m>>> {
     let mut tensors = Vec::new();
-    for (at, tensor) in input.model_tensors(&[]) {
+    for tensor in input.model_tensors(&[]) {
         let (name, shape) = (tensor.name().to_owned(), tensor.shape().to_vec());
-        let (origin, dtype) = match tensor {
-            ModelTensor::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
-            ModelTensor::Stored(..) if input.stored(at).is_plain() => {
-                (WeightOrigin::Stored(at), input.tensors[at].dtype)
-            }
-            ModelTensor::Stored(..) => {
+        let (origin, dtype) = match tensor.weight {
+            Some(weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
+            None if input.stored(tensor.at).is_plain() => (WeightOrigin::Stored(tensor.at), tensor.dtype()),
+            None => {
                 let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(&name);
                 return Err(error.remedy("cast the input to .safetensors first"));
             }

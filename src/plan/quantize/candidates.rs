@@ -2,11 +2,10 @@
 
 use super::misfit::{kept_for_dtype, no_weight};
 use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of, mlx};
-use crate::container::{Form, Input, Tensor};
+use crate::container::Form;
 use crate::error::{Error, Result};
 use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
-use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Model, ModelTensor};
@@ -27,16 +26,17 @@ impl<'a> Planner<'_, 'a> {
         let weights = self.model.found.weights.iter().enumerate().rev();
         let numbers: HashMap<usize, usize> = weights.map(|(number, weight)| (weight.codes(), number)).collect();
         let mut last = None;
-        for (at, tensor) in self.model.model_tensors(&[]) {
-            let (place, (shard, stored)) = (self.model.places[at], self.model.file_tensor(at));
-            let added = match tensor {
-                ModelTensor::Weight(..) if last == Some(at) => continue,
-                ModelTensor::Weight(..) => self
-                    .coded_candidates(numbers[&at], place, &mut rules, &mut decoders)
+        for tensor in self.model.model_tensors(&[]) {
+            let at = tensor.at;
+            let added = match tensor.weight {
+                Some(_) if last == Some(at) => continue,
+                Some(_) => self
+                    .coded_candidates(numbers[&at], self.model.places[at], &mut rules, &mut decoders)
                     .map(|weights| candidates.weights.extend(weights)),
-                ModelTensor::Stored(..) => self.add_plain(place, (shard, stored), &mut rules, &mut candidates),
+                None => self.add_plain(tensor, &mut rules, &mut candidates),
             };
-            added.map_err(|error| error.in_tensor(shard.name_of(stored)).in_file(shard.path()))?;
+            let path = || self.model.stored(at).files[0].path();
+            added.map_err(|error| error.in_tensor(self.model.tensors[at].name).in_file(path()))?;
             last = Some(at);
         }
         match rules.into_iter().find_map(|rule| rule.error.filter(|_| !rule.names_weight)) {
@@ -48,17 +48,17 @@ impl<'a> Planner<'_, 'a> {
     /// Adds a tensor that is not quantized: as a weight, as the weights of a bank, or as another tensor.
     fn add_plain(
         &self,
-        place: TensorIndex,
-        (shard, tensor): (&Input, &Tensor),
+        tensor: ModelTensor,
         rules: &mut [RuleUse],
         candidates: &mut WeightCandidates<'a>,
     ) -> Result<()> {
-        let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
+        let (place, stored) = (self.model.places[tensor.at], self.model.stored(tensor.at));
+        let (name, shape) = (tensor.name(), tensor.shape());
         if mlx::leaves_out(self.layout, self.new_name(name), self.facts) {
             candidates.dropped.push(place);
             return Ok(());
         }
-        let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
+        let Ok(dtype) = source_form(stored.tensor, None).map(Form::dtype) else {
             candidates.others.push((place, KeptReason::NotFloating));
             return Ok(());
         };
@@ -66,7 +66,7 @@ impl<'a> Planner<'_, 'a> {
         let bank = if whole.is_some() { None } else { experts(self.facts, name, shape) };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
-        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4));
+        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.layout.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
         let cannot = if let Some(reason) = kept_for_dtype(Some(dtype)) {
@@ -85,7 +85,8 @@ impl<'a> Planner<'_, 'a> {
         if let (Some(rule), Ok(target)) = (rule, &chosen) {
             let RuleUse { names_weight, error } = &mut rules[rule];
             *names_weight |= cannot.is_none();
-            error.get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(shard.path()));
+            error
+                .get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(stored.files[0].path()));
         }
         let decision = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
@@ -209,11 +210,11 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the target for a scheme, with the group size that the options request.
     fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
-        let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
-        if let (Some(group), true) = (self.options.group_size, target.layout.has_group_size()) {
-            target.grid.group = group;
+        let mut layout = *layout_of(scheme, Some(self.layout))?;
+        if let (Some(group), true) = (self.options.group_size, layout.has_group_size()) {
+            layout.grid.group = group;
         }
-        Ok(target)
+        Ok(SchemeTarget { scheme, layout, encoder: None })
     }
 
     /// Returns the shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix
@@ -243,9 +244,9 @@ pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String
     }
     let facts = ModelFacts::read(source.config()?);
     let mut names: Vec<String> = Vec::new();
-    for (_, tensor) in source.model_tensors(&[]) {
+    for tensor in source.model_tensors(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
-        if matches!(tensor, ModelTensor::Stored(..)) && mlx::leaves_out(layout, name, &facts) {
+        if tensor.weight.is_none() && mlx::leaves_out(layout, name, &facts) {
             continue;
         }
         names.push(name.to_owned());

@@ -55,16 +55,16 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
             Group::Neighbours(_) | Group::Channel => scheme.has_group_size() && stored.row.has_group(group),
             _ => false,
         };
-        let mut target = SchemeTarget::new(scheme, stored);
+        let mut layout = *stored;
         if !is_same && is_sized {
-            target.grid.group = group;
+            layout.grid.group = group;
         }
         // Prefers schemes whose scales are of the same kind, then schemes with the same groups in their first layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             scheme.layouts.first().is_some_and(|first| plain(first.grid.group) == group),
         );
-        (is_same || is_sized).then_some((rank, target))
+        (is_same || is_sized).then_some((rank, SchemeTarget { scheme, layout, encoder: None }))
     };
     // Takes the first of several schemes with the same rank.
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, target)| target)
@@ -118,7 +118,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             rules[rule].names_weight = true;
         }
         // Without a scheme, the policy keeps no quantized weight: all stay quantized.
-        let has_few_bits = chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4);
+        let has_few_bits = chosen.as_ref().is_ok_and(|target| target.layout.grid.codes.bits() <= 4);
         let is_kept_by_policy = !is_named && (is_plain || self.options.scheme.is_some());
         let reason = if is_kept_by_policy { self.reason(name, has_few_bits) } else { None };
         let decision = reason.map_or(chosen, Err);
@@ -206,10 +206,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let found = &self.model.found.weights[weight.input_weight?];
         let grid = decoder.plain_grid(&self.model.part_bytes(found).ok()?);
         let own = same_grid(&grid, self.layout)?;
-        match own.grid.group {
-            Group::Neighbours(size) if own.scheme.name == target.scheme.name && own.grid.group != target.grid.group => {
-                Some(size)
-            }
+        match own.layout.grid.group {
+            Group::Neighbours(size) if own.scheme == target.scheme && own.layout != target.layout => Some(size),
             _ => None,
         }
     }
@@ -329,7 +327,7 @@ pub(super) enum Unmoved {
 /// Describes why a scheme has no codes and scales for a weight, as far as that is known.
 fn obstacle(weight: &WeightCandidate, target: &SchemeTarget) -> &'static str {
     let Some((decoder, _)) = weight.coded() else { return "" };
-    let (grid, new) = (decoder.grid(), &target.grid);
+    let (grid, new) = (decoder.grid(), &target.layout.grid);
     let has_zero_points = matches!(new.codes, CodeType::Int { symmetric: false, .. });
     let has_block_scales = |group: Group| matches!(group, Group::Block([height, _]) if height > 1);
     match grid.group.map(has_block_scales) {

@@ -3,7 +3,7 @@
 use super::{Planner, WeightCandidates};
 use crate::container::checkpoint::MlxStacks;
 use crate::error::Result;
-use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, Scheme, is_composite};
+use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, Scheme, SchemeLayout, is_composite};
 use crate::select::KeptReason;
 use crate::select::experts::{bank_of, unsplit_bank};
 use crate::select::heads::is_head;
@@ -23,11 +23,10 @@ impl Planner<'_, '_> {
             match &weight.decision {
                 Ok(target) => {
                     let module = module_of(name).unwrap_or(name);
-                    let layout = target.layout.row;
-                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == target.grid;
+                    let SchemeLayout { row: layout, grid, .. } = target.layout;
+                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == grid;
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
-                        let grid = target.grid;
                         let has_input_scale = layout.global.is_global() && self.encoding().input_global_scale.is_some();
                         let preset = Scheme::preset(layout, grid, has_input_scale);
                         groups.push(QuantizedGroup { layout, grid, has_input_scale, preset, modules, unlike_linear });

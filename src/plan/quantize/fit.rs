@@ -8,8 +8,8 @@ use crate::error::{Error, Opt, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
 use crate::quant::{
-    Arithmetic, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Group, Layout, Rotation, RotationUse,
-    ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
+    Arithmetic, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Group, Rotation, RotationUse, ScaleChoice,
+    Scheme, SchemeLayout, TargetGrid, Unfit, Zeros, codes_in_words,
 };
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -83,7 +83,7 @@ impl Planner<'_, '_> {
         coded: Option<(&FoundWeight, &Decoder)>,
         encoders: &mut EncoderCache<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
-        let (layout, grid) = (target.layout.row, target.grid);
+        let SchemeLayout { row: layout, grid, .. } = target.layout;
         let is_always = layout.rotation == RotationUse::Always && self.options.scheme.is_none();
         if is_always && coded.is_some_and(|(_, decoder)| decoder.rotation().is_none()) {
             return Err(Unfit::Grid);
@@ -94,12 +94,12 @@ impl Planner<'_, '_> {
         let is_exact = coded.is_some_and(|(found, _)| !found.has_plain_blocks());
         let arithmetic = if is_exact { Arithmetic::Exact } else { own.arithmetic };
         let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..own };
-        let mut new = |grid: TargetGrid| {
-            let key = (target.scheme.name, grid, shape, dtype, has_full_precision, rotation);
-            let new = || self.encoder(layout, &grid, shape, dtype, options).map(Arc::new);
+        let mut new = |scale| {
+            let key = (target.scheme.name, TargetGrid { scale, ..grid }, shape, dtype, has_full_precision, rotation);
+            let new = || self.encoder(target, scale, shape, dtype, options).map(Arc::new);
             encoders.entry(key).or_insert_with(new).clone()
         };
-        let Some((found, decoder)) = coded else { return Ok((new(grid)?, None)) };
+        let Some((found, decoder)) = coded else { return Ok((new(grid.scale)?, None)) };
         // Moved scales keep their type, if the layout stores it.
         let old = decoder.grid().scale;
         let scale = match grid.scale {
@@ -108,8 +108,8 @@ impl Planner<'_, '_> {
             Some(Dtype::Float32) if layout.kept_scales == Some(old) => old,
             Some(scale) => scale,
         };
-        let exact = new(TargetGrid { scale: Some(scale), ..grid }).ok();
-        Ok((new(TargetGrid { scale: grid.scale.or(Some(self.model.own_type(found))), ..grid })?, exact))
+        let exact = new(Some(scale)).ok();
+        Ok((new(grid.scale.or(Some(self.model.own_type(found))))?, exact))
     }
 
     /// Adds the advice for weights that a rule names and that do not fit.
@@ -155,16 +155,17 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Makes the encoder for weights of this shape; fails if engines would not load the result. Weights whose columns do not
-    /// fit the rotation of `options` stay unrotated if the layout allows it.
+    /// Makes the encoder for weights of this shape, with stored scales of this dtype; fails if engines would not load the
+    /// result. Weights whose columns do not fit the rotation of `options` stay unrotated if the layout allows it.
     pub(super) fn encoder(
         &self,
-        layout: &'static Layout,
-        grid: &TargetGrid,
+        target: &SchemeTarget,
+        scale: Option<Dtype>,
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,
     ) -> Result<Encoder, Unfit> {
+        let (layout, grid) = (target.layout.row, TargetGrid { scale, ..target.layout.grid });
         if let [.., rows, columns] = *shape {
             let multiples = match (grid.group, grid.codes) {
                 (Group::Block(block), _) if !self.options.partial_blocks => block,
@@ -184,7 +185,7 @@ impl Planner<'_, '_> {
         let columns = shape.last().copied().unwrap_or_default();
         let rotation = layout.rotation.of_rows(options.rotation, columns);
         let options = EncodeOptions { rotation, ..options };
-        let new = |options| Encoder::new(layout, grid, shape, dtype, options);
+        let new = |options| Encoder::new(layout, &grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.
             Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::lora::Merge;
 use crate::plan::weight_rows::{WeightValues, changes};
-use crate::quant::{Arithmetic, EncodeArithmetic, EncodeOptions, TargetGrid};
+use crate::quant::{Arithmetic, EncodeArithmetic, EncodeOptions};
 use std::sync::Arc;
 
 impl Planner<'_, '_> {
@@ -23,9 +23,9 @@ impl Planner<'_, '_> {
             return Ok(false);
         }
         let Some((decoder, merge)) = self.model.fused(&self.model.found.weights[at], merge)? else { return Ok(false) };
-        let (dtype, layout) = (decoder.target(), target.layout.row);
-        let grid = TargetGrid { scale: target.grid.scale.or(Some(dtype)), ..target.grid };
-        let encoder = self.encoder(layout, &grid, &weight.shape, dtype, self.encoding());
+        let dtype = decoder.target();
+        let scale = target.layout.grid.scale.or(Some(dtype));
+        let encoder = self.encoder(target, scale, &weight.shape, dtype, self.encoding());
         let Ok(encoder) = encoder else { return Ok(false) };
         target.encoder = Some(Arc::new(encoder));
         weight.values = WeightValues::Coded(Arc::new(decoder), *rows);
@@ -66,13 +66,13 @@ impl Planner<'_, '_> {
                 let Ok(target) = &mut weight.decision else { continue };
                 // Scales that are stored in the type of the weight keep this type.
                 let own = weight.input_weight.map(|at| self.model.own_type(&self.model.found.weights[at]));
-                let grid = TargetGrid { scale: target.grid.scale.or(own).or(Some(weight.dtype)), ..target.grid };
+                let scale = target.layout.grid.scale.or(own).or(Some(weight.dtype));
                 let input = weight.input_weight.map(|at| &self.model.found.weights[at].parameters);
                 let has_full_precision = input.is_some_and(|parameters| parameters.has_full_precision);
                 let arithmetic = Arithmetic::Exact;
                 let rotation = self.rotation(target, None);
                 let options = EncodeOptions { arithmetic, rotation, has_full_precision, ..self.encoding() };
-                let encoder = self.encoder(target.layout.row, &grid, &weight.shape, Dtype::Float64, options);
+                let encoder = self.encoder(target, scale, &weight.shape, Dtype::Float64, options);
                 let encoder = encoder.map_err(|why| {
                     Error::new(format!("cannot be quantized after the merge: {why}")).in_tensor(&weight.name)
                 })?;

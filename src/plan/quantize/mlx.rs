@@ -93,7 +93,7 @@ impl Planner<'_, '_> {
             .iter()
             .find(|(kinds, _)| self.facts.kind.as_deref().is_some_and(|kind| kinds.contains(&kind)))?;
         let scheme = ends.iter().any(|end| module.ends_with(end)).then(|| Scheme::find("affine8"))??;
-        Some(SchemeTarget::new(scheme, scheme.in_layout(Some(NAME))?))
+        Some(SchemeTarget { scheme, layout: *scheme.in_layout(Some(NAME))?, encoder: None })
     }
 
     /// Refuses to leave out a head whose values are not the values of the embeddings. Reads both.

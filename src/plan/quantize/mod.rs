@@ -43,7 +43,7 @@ use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
     COMFYUI, Decoder, EncodeArithmetic, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RotationUse,
-    RowMap, Scheme, SchemeLayout, TargetGrid, metadata_of, named_dtype,
+    RowMap, Scheme, SchemeLayout, metadata_of, named_dtype,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
@@ -96,17 +96,10 @@ struct Choice {
 #[derive(Clone)]
 struct SchemeTarget {
     scheme: &'static Scheme,
-    layout: &'static SchemeLayout,
-    grid: TargetGrid,
+    /// The layout, with the groups that the options request.
+    layout: SchemeLayout,
     /// `None` before it is known to fit.
     encoder: Option<Arc<Encoder>>,
-}
-
-impl SchemeTarget {
-    /// Returns the target for a scheme with the grid of a layout.
-    fn new(scheme: &'static Scheme, layout: &'static SchemeLayout) -> Self {
-        Self { scheme, layout, grid: layout.grid, encoder: None }
-    }
 }
 
 impl WeightCandidate<'_> {

@@ -7,7 +7,6 @@ use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
 use crate::plan::step::TensorIndex;
 use crate::quant::{Role, layouts};
-use crate::read::ModelTensor;
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
@@ -71,14 +70,14 @@ impl Planner<'_, '_> {
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)
             .collect();
-        for (_, tensor) in self.model.model_tensors(&[]) {
-            let ModelTensor::Stored(shard, _) = tensor else { continue };
+        for tensor in self.model.model_tensors(&[]) {
+            let Some(stored) = tensor.stored() else { continue };
             let old = tensor.name();
             let name = self.new_name(old);
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {
                 let message = format!("has the name of a part of '{}', which is quantized", shorten(&weight.name));
-                let error = Error::new(message).in_tensor(old).in_file(shard.path());
+                let error = Error::new(message).in_tensor(old).in_file(stored.files[0].path());
                 // Next to a weight that is not quantized, readers would misunderstand the name too.
                 return Err(if name == old {
                     error.renaming(name, &name_instead_of(name))

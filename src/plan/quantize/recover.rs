@@ -12,7 +12,7 @@ use crate::plan::partition::{chosen_shards, shard_sizes};
 use crate::plan::quantization::{CodesSource, Unrecovered};
 use crate::plan::weight_rows::{WeightRows, in_pieces};
 use crate::progress::Observer;
-use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
+use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale};
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,8 +133,8 @@ impl<'a> Planner<'_, 'a> {
             _ => &[Dtype::Bfloat16, Dtype::Float16],
         };
         let of_narrower = |&origin: &Dtype| {
-            let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
-            let narrow = self.encoder(target.layout.row, &grid, &candidate.shape, candidate.dtype, options);
+            let scale = target.layout.grid.scale.or(Some(origin));
+            let narrow = self.encoder(target, scale, &candidate.shape, candidate.dtype, options);
             Some(recoverer(Arc::new(narrow.ok()?), origin))
         };
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()

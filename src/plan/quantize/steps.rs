@@ -30,9 +30,8 @@ impl<'a> Planner<'_, 'a> {
     /// Makes the steps for all tensors, in the order of the stored tensors: weights, and tensors that are kept.
     pub(super) fn emit(&self, candidates: WeightCandidates<'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
         let WeightCandidates { mut weights, others, dropped: _ } = candidates;
-        let rows: Vec<Option<WeightRows>> = weights.iter().map(|weight| self.rows(weight)).collect();
-        self.share_extremes(&mut weights, &rows);
-        let mut weights = weights.into_iter().zip(rows).peekable();
+        self.share_extremes(&mut weights);
+        let mut weights = weights.into_iter().peekable();
         let mut others = others.into_iter().peekable();
         let found = &self.model.found;
         // Descriptions of codes that are elsewhere.
@@ -41,8 +40,8 @@ impl<'a> Planner<'_, 'a> {
             _ => HashSet::new(),
         };
         for (at, place) in self.model.places.iter().enumerate() {
-            while let Some((weight, rows)) = weights.next_if(|(weight, _)| weight.place == *place) {
-                self.emit_weight(weight, rows, steps)?;
+            while let Some(weight) = weights.next_if(|weight| weight.place == *place) {
+                self.emit_weight(weight, steps)?;
             }
             if let Some((_, reason)) = others.next_if(|(other, _)| other == place) {
                 steps.plain(*place, Some(reason))?;
@@ -54,14 +53,15 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Lets weights that share a scale have one largest magnitude.
-    fn share_extremes(&self, weights: &mut [WeightCandidate<'a>], rows: &[Option<WeightRows<'a>>]) {
+    fn share_extremes(&self, weights: &mut [WeightCandidate<'a>]) {
         for set in self.scale_sets(weights) {
-            let members = || set.iter().filter_map(|at| rows[*at].as_ref());
             let is_computed = |at: &usize| matches!(weights[*at].codes, CodesSource::Values { .. });
-            if !members().next().is_some_and(|rows| rows.encoder.needs_extremes()) || !set.iter().all(is_computed) {
+            let needs_extremes = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
+            if !set.iter().all(|at| is_computed(at) && needs_extremes(at)) {
                 continue;
             }
-            let shared = Arc::new(SharedExtremes::new(members().cloned().collect()));
+            let members = set.iter().filter_map(|at| self.rows(&weights[*at]));
+            let shared = Arc::new(SharedExtremes::new(members.collect()));
             for at in set {
                 if let CodesSource::Values { extremes, .. } = &mut weights[at].codes {
                     *extremes = Some(Arc::clone(&shared));
@@ -71,12 +71,8 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Makes the step for a weight: quantizes or decodes it, or copies a plain one.
-    fn emit_weight(
-        &self,
-        weight: WeightCandidate<'a>,
-        rows: Option<WeightRows<'a>>,
-        steps: &mut Steps<'_, 'a>,
-    ) -> Result<()> {
+    fn emit_weight(&self, weight: WeightCandidate<'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
+        let rows = self.rows(&weight);
         let WeightCandidate { place, name, input_weight, decision, codes, .. } = weight;
         match (decision, rows, input_weight) {
             (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {

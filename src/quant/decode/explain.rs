@@ -237,8 +237,8 @@ impl Decoder {
         let mut numbers = vec![[0; 4]; after - before];
         widen(steps, &signed, &geometry.map(parts), &mut numbers);
         // 2. Groups.
-        let index = self.group_index(parts, before..columns.end as usize)?;
-        let row_index = self.row_index(parts, within..within + 1)?;
+        let index = steps.group_index(parts, before..columns.end as usize)?;
+        let row_index = steps.row_index(parts, within..within + 1)?;
         let below = row_index.map_or(within / geometry.block[0] as usize, |index| index[0] as usize);
         let global = global_scale(steps, parts, [matrix, within], &mut [0; 4]);
         let global = match steps.combination {

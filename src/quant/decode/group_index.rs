@@ -57,7 +57,9 @@ impl Decoder {
     pub fn group_index_part(&self) -> Option<usize> {
         self.steps()?.geometry.group_index.map(|slot| slot.index)
     }
+}
 
+impl DecodeSteps {
     /// Returns the groups of some columns; `None` if groups are contiguous.
     pub(in crate::quant) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
         self.groups_of(parts, columns, false)
@@ -69,19 +71,15 @@ impl Decoder {
     }
 
     fn groups_of(&self, parts: &[&[u8]], lines: Range<usize>, are_rows: bool) -> Result<Option<Vec<u32>>> {
-        let Some(steps) = self.steps().filter(|steps| steps.layout.has_row_index() == are_rows) else {
-            return Ok(None);
-        };
-        let Some(slot) = steps.geometry.group_index else { return Ok(None) };
+        let slot = self.geometry.group_index.filter(|_| self.layout.has_row_index() == are_rows);
+        let Some(slot) = slot else { return Ok(None) };
         let index = StoredIntegers { bytes: parts[slot.index], dtype: slot.dtype };
-        if steps.is_unused(&index) {
+        if self.is_unused(&index) {
             return Ok(None);
         }
-        lines.map(|line| steps.group_of(&index, line)).collect::<Result<Vec<u32>>>().map(Some)
+        lines.map(|line| self.group_of(&index, line)).collect::<Result<Vec<u32>>>().map(Some)
     }
-}
 
-impl DecodeSteps {
     /// True if the columns are in order: compressed-tensors then writes -1 for each.
     fn is_unused(&self, index: &StoredIntegers) -> bool {
         let Self { geometry, layout, .. } = self;

@@ -34,7 +34,6 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
-use buffers::DecodeBuffers;
 use casts::{cast, run};
 use rows::{DecodeRange, RowDecoder};
 use scales::GroupRange;
@@ -44,6 +43,9 @@ use steps::DecodeSteps;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
+    /// The instruction set of its loops, one of [`Isa::available`]: [`Isa::chosen`], unless a test sets another.
+    /// Conversions of types run in kernels, which use the chosen set.
+    pub isa: Isa,
     layout: &'static Layout,
     pub(in crate::quant) method: Method,
     part_bytes: Vec<u64>,
@@ -96,8 +98,8 @@ impl Decoder {
             let known = parameters.held.iter().find(|(role, _)| *role == part.role);
             known.map(|(_, bytes)| Arc::clone(bytes))
         };
-        let held = parts.iter().map(held).collect();
-        Ok(Self { layout, method, part_bytes: parts.iter().map(bytes).collect(), held, exact: None })
+        let (part_bytes, held) = (parts.iter().map(bytes).collect(), parts.iter().map(held).collect());
+        Ok(Self { isa: Isa::chosen(), layout, method, part_bytes, held, exact: None })
     }
 
     /// Returns the same decoder, which also counts the values that differ from the exact product: `exact` is the
@@ -274,20 +276,15 @@ impl Decoder {
     /// that does not exist. Panics if the number of parts is wrong, the bytes of a part do not match its shape, the values
     /// are out of range, or the length of `out` is wrong.
     pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
-        self.decode_on(Isa::chosen(), values, parts, out)
-    }
-
-    /// Like [`Decoder::decode_values`], with one of the instruction sets of [`Isa::available`], for tests. Conversions of
-    /// types run in kernels, which use the chosen set.
-    pub fn decode_on(&self, isa: Isa, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let lengths = parts.iter().map(|bytes| bytes.len() as u64);
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
         let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
         let Range { mut start, end: last } = values;
         assert!(start <= last && last <= self.rows() * self.columns(), "the values are those of the weight");
         assert_eq!(out.len() as u64, (last - start) * width, "the output is as long as the values");
-        let (mut tally, mut out) = (DecodeTally::default(), out);
+        let (mut tally, mut rest) = (DecodeTally::default(), &mut *out);
         while start < last {
+            // Whole rows, or columns of one row.
             let column = start % columns;
             let (end, within) = if column == 0 && last - start >= columns {
                 (last - last % columns, 0..columns)
@@ -295,60 +292,40 @@ impl Decoder {
                 let end = last.min(start - column + columns);
                 (end, column..column + end - start)
             };
-            let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
-            let rows = start / columns..end.div_ceil(columns);
-            tally += self.decode_range(&DecodeRange { isa, parts, rows, columns: within }, now)?;
-            (start, out) = (end, rest);
+            let (now, later) = rest.split_at_mut(((end - start) * width) as usize);
+            let range =
+                DecodeRange { isa: self.isa, parts, rows: start / columns..end.div_ceil(columns), columns: within };
+            tally += match &self.method {
+                Method::Steps(steps) => self.isa.run(RowDecoder::new(steps, &range, now)?),
+                Method::Blocks(blocks) => blocks.decode(&range, now),
+            };
+            (start, rest) = (end, later);
         }
-        Ok(tally)
-    }
-
-    fn decode_range(&self, range: &DecodeRange, out: &mut [u8]) -> Result<DecodeTally> {
-        let mut tally = match &self.method {
-            Method::Steps(steps) => {
-                let DecodeRange { isa, parts, rows, columns } = range;
-                let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
-                let index = self.group_index(parts, columns.clone())?;
-                let row_index = self.row_index(parts, range.clone())?;
-                let DecodeSteps { fused, scales, geometry, .. } = &**steps;
-                let (map, buffers) = (geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
-                let results = fused.and_then(|fused| fused.results(*isa, geometry, scales.factor(), &map));
-                let out = &mut *out;
-                isa.run(RowDecoder { steps, parts, index, row_index, map, buffers, results, range, columns, out })
-            }
-            Method::Blocks(blocks) => blocks.decode(range, out),
-        };
-        tally.inexact += self.count_inexact(range, out)?;
+        tally.inexact = self.count_inexact(values, parts, out)?;
         Ok(tally)
     }
 
     /// Counts the values that differ from the exact ones, if they are watched. A NaN that stays NaN does not count.
-    fn count_inexact(&self, range: &DecodeRange, values: &[u8]) -> Result<Occurrences> {
+    fn count_inexact(&self, values: Range<u64>, parts: &[&[u8]], out: &[u8]) -> Result<Occurrences> {
         let mut inexact = Occurrences::default();
         let Some(exact) = &self.exact else { return Ok(inexact) };
         let Some(widen) = cast(self.target(), Dtype::Float64) else { return Ok(inexact) };
-        let (width, step) = (range.width(), (self.piece(1 << 17) / self.columns()).max(1));
-        let row_bytes = width * self.target().bits() as usize / 8;
-        let (mut numbers, mut wide, mut values) = (Vec::new(), Vec::new(), values);
-        let mut row = range.rows.start;
-        while row < range.rows.end {
-            let rows = row..range.rows.end.min((row / step + 1) * step);
-            let count = (rows.end - row) as usize;
-            let (now, rest) = values.split_at(count * row_bytes);
-            numbers.resize(8 * count * width, 0);
-            wide.resize(8 * count * width, 0);
-            exact.decode_range(&range.of_rows(rows.clone()), &mut numbers)?;
-            run(&widen, now, &mut wide, count * width);
-            (row, values) = (rows.end, rest);
-            for (row, (numbers, wide)) in rows.zip(numbers.chunks_exact(8 * width).zip(wide.chunks_exact(8 * width))) {
-                let pairs = numbers.as_chunks().0.iter().zip(wide.as_chunks().0);
-                for (at, (exact, value)) in (row * self.columns() + range.columns.start..).zip(pairs) {
-                    let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
-                    if value != exact && !exact.is_nan() {
-                        inexact.add(at);
-                    }
+        let (mut numbers, mut wide, mut rest, mut start) = (Vec::new(), Vec::new(), out, values.start);
+        while start < values.end {
+            let end = self.cut(start, start + (1 << 17)).min(values.end);
+            let count = (end - start) as usize;
+            let (now, later) = rest.split_at(count * self.target().bits() as usize / 8);
+            numbers.resize(8 * count, 0);
+            wide.resize(8 * count, 0);
+            exact.decode_values(start..end, parts, &mut numbers)?;
+            run(&widen, now, &mut wide, count);
+            for (at, (exact, value)) in (start..).zip(numbers.as_chunks().0.iter().zip(wide.as_chunks().0)) {
+                let [exact, value] = [*exact, *value].map(f64::from_le_bytes);
+                if value != exact && !exact.is_nan() {
+                    inexact.add(at);
                 }
             }
+            (start, rest) = (end, later);
         }
         Ok(inexact)
     }

@@ -12,6 +12,7 @@ use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
 use super::tally::{DecodeTally, infinity, magnitude};
 use crate::dtype::Dtype;
+use crate::error::Result;
 use crate::kernel::{Isa, Loop, prefetch_behind};
 use crate::quant::rotation::{rotate_float32s, rotate_float64s};
 use std::ops::Range;
@@ -43,19 +44,30 @@ impl DecodeRange<'_> {
 
 /// The rows of one call.
 pub(super) struct RowDecoder<'a> {
-    pub(super) steps: &'a DecodeSteps,
-    pub(super) parts: &'a [&'a [u8]],
+    steps: &'a DecodeSteps,
+    parts: &'a [&'a [u8]],
     /// The groups of these columns, if they are not contiguous.
-    pub(super) index: Option<Vec<u32>>,
+    index: Option<Vec<u32>>,
     /// The groups of these rows, likewise.
-    pub(super) row_index: Option<Vec<u32>>,
-    pub(super) map: [[u8; 4]; 16],
-    pub(super) buffers: DecodeBuffers,
-    pub(super) results: Option<Box<Results>>,
-    pub(super) range: Range<usize>,
-    /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
-    pub(super) columns: Range<usize>,
-    pub(super) out: &'a mut [u8],
+    row_index: Option<Vec<u32>>,
+    map: [[u8; 4]; 16],
+    buffers: DecodeBuffers,
+    results: Option<Box<Results>>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    out: &'a mut [u8],
+}
+
+impl<'a> RowDecoder<'a> {
+    /// Fails if the group index names a group that does not exist.
+    pub(super) fn new(steps: &'a DecodeSteps, range: &DecodeRange<'a>, out: &'a mut [u8]) -> Result<Self> {
+        let DecodeRange { isa, parts, .. } = *range;
+        let [rows, columns] = [&range.rows, &range.columns].map(|range| range.start as usize..range.end as usize);
+        let (index, row_index) = (steps.group_index(parts, columns.clone())?, steps.row_index(parts, rows.clone())?);
+        let (map, buffers) = (steps.geometry.map(parts), DecodeBuffers::new(steps, index.is_some()));
+        let results = steps.fused.and_then(|fused| fused.results(isa, &steps.geometry, steps.scales.factor(), &map));
+        Ok(Self { steps, parts, index, row_index, map, buffers, results, rows, columns, out })
+    }
 }
 
 impl Loop for RowDecoder<'_> {
@@ -68,11 +80,11 @@ impl Loop for RowDecoder<'_> {
         let height = geometry.rows as usize;
         let mut tally = DecodeTally::default();
         let (mut tile, mut unpacked) = (TransposedTile::default(), std::mem::take(&mut self.buffers.codes));
-        let mut row = self.range.start;
-        while row < self.range.end {
+        let mut row = self.rows.start;
+        while row < self.rows.end {
             let (matrix, within) = (row / height, row % height);
             let tile_rows = packing.tile_rows();
-            let rows = (tile_rows - within % tile_rows).min(height - within).min(self.range.end - row);
+            let rows = (tile_rows - within % tile_rows).min(height - within).min(self.rows.end - row);
             for column in self.columns.clone().step_by(packing.tile_columns()) {
                 let columns = packing.tile_columns().min(self.columns.end - column);
                 let window = geometry.window(packing, self.parts, [matrix, within], column..column + columns);
@@ -154,12 +166,12 @@ impl RowDecoder<'_> {
         row: usize,
         end: usize,
     ) -> DecodeTally {
-        let Self { steps, parts, index, row_index, buffers, range, columns: decoded, .. } = self;
+        let Self { steps, parts, index, row_index, buffers, rows, columns: decoded, .. } = self;
         let DecodeSteps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and the number of elements of the first group before them.
         let width = geometry.columns as usize;
         let below = match row_index {
-            Some(index) => index[row - range.start] as usize,
+            Some(index) => index[row - rows.start] as usize,
             None => within / geometry.block[0] as usize,
         };
         let size = geometry.block[1] as usize;
@@ -177,7 +189,7 @@ impl RowDecoder<'_> {
         };
         buffers.fetch(steps, parts, [matrix, below], &groups, all);
         let held = groups.start - buffers.fetched.as_ref().map_or(0, |held| held.groups.start);
-        let start = (row - range.start) * decoded.len() + column - decoded.start;
+        let start = (row - rows.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
         let segment = SegmentPlace {
             columns: column - decoded.start..column - decoded.start + columns,

@@ -110,20 +110,19 @@ impl BlockWeightEncoder {
         Vec::from([range])
     }
 
-    /// Encodes some rows: see [`WeightEncoder::encode`](super::WeightEncoder::encode).
+    /// Encodes a range of rows, whose values are in `source`. The element of an error counts from the first of these rows.
     ///
     /// # Errors
     /// When a scale is too large for its type, or a value for the type of plain numbers. Values that are infinite or NaN are
     /// counted in the tally.
-    pub(super) fn encode(
+    pub(crate) fn encode(
         &self,
-        isa: Isa,
         rows: Range<u64>,
         source: &[u8],
         out: &mut [u8],
         tally: &mut EncodeTally,
     ) -> Result<(), EncodeRefusal> {
-        let (columns, width) = (self.columns as usize, self.source.bits() as usize / 8);
+        let (isa, columns, width) = (Isa::chosen(), self.columns as usize, self.source.bits() as usize / 8);
         let out_row = columns / self.format.elements as usize * self.format.bytes as usize;
         let step = (PIECE / columns).max(1) as u64;
         let (mut values, mut decoded) = (Vec::new(), Vec::new());

@@ -4,16 +4,17 @@ use super::super::decode::Arithmetic;
 use super::super::layout::{Combination, Layout, Packing, RotationUse};
 use super::super::parts::LinearAxis;
 use super::super::rotation::is_rotation;
-use super::super::rules::{Apply, Away, Encoding, Extreme, Integers, Least, Ties};
+use super::super::rules::{Apply, Away, Encoding, Extreme, Integers, Least};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
+use super::fused::SegmentLoop;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
-use super::lanes::{CodeRounding, Division, LANES, Quotient};
+use super::lanes::{CodeRounding, Division, Quotient};
 use super::levels::Levels;
-use super::narrow;
+use super::narrow::NarrowCodes;
 use super::rounding::WeightType;
 use crate::dtype::{Class, Dtype};
-use crate::kernel::Minifloat;
+use crate::kernel::{Isa, Minifloat};
 use std::ops::Range;
 
 /// The choice of scales by the encoder.
@@ -78,16 +79,6 @@ pub struct EncodeOptions {
     pub has_full_precision: bool,
 }
 
-/// Loop that converts the values of a segment to codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SegmentLoop {
-    Steps,
-    /// One loop, which also computes the errors: see [`fused`](super::fused).
-    Fused,
-    /// Like `Fused`, but in lanes of 16 bits if errors are not needed: see [`narrow`](super::narrow).
-    Narrow,
-}
-
 pub(super) fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
     match dtype.class() {
         Class::Float(format) if dtype.bits() <= 16 => Ok(Minifloat::new(&format)),
@@ -140,7 +131,12 @@ pub struct Encoder {
     pub(super) division: Division,
     pub(super) rounding: CodeRounding,
     pub(super) packing: Packing,
-    pub(super) segments: SegmentLoop,
+    /// The instruction set of its loops.
+    pub(super) isa: Isa,
+    /// The loop for the values of a segment, which also computes the errors; `None` for single steps.
+    pub(super) fused: Option<Box<dyn SegmentLoop>>,
+    /// The loop in lanes of 16 bits, if errors are not needed.
+    pub(super) narrow: Option<NarrowCodes>,
     /// True if many values may be beyond the codes.
     pub(super) may_clip: bool,
     /// True if scales are searched.
@@ -264,24 +260,7 @@ impl Encoder {
         if is_searched && !has_search {
             return Err(Unfit::Search);
         }
-        let block = geometry.block[1];
-        let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= geometry.columns;
-        let is_even = matches!(rounding, CodeRounding::Float { ties: Ties::Even, .. });
-        let is_narrow = (weight, grid.codes) == (WeightType::Bfloat16, CodeType::Float(Dtype::Float4E2M1))
-            && is_even
-            && quotient == Quotient::Multiply
-            && matches!(chooser.stored, Dtype::Uint8 | Dtype::Float8E8M0)
-            && block == narrow::GROUP as u64
-            && matches!(layout.codes.packing, Packing::Rows(_) | Packing::TransposedBlocks)
-            && geometry.columns.is_multiple_of(block);
-        let segments = match quotient {
-            // Values are not divided by the stored scales.
-            _ if keeps_type || rule.away.is_none() && chooser.divides_unrounded() => SegmentLoop::Steps,
-            Quotient::Divide | Quotient::Multiply if is_narrow => SegmentLoop::Narrow,
-            Quotient::Divide | Quotient::Multiply if is_whole => SegmentLoop::Fused,
-            _ => SegmentLoop::Steps,
-        };
-        Ok(Self {
+        let encoder = Self {
             layout,
             chooser,
             geometry,
@@ -296,7 +275,9 @@ impl Encoder {
             },
             rounding,
             packing: layout.codes.packing,
-            segments,
+            isa: Isa::chosen(),
+            fused: None,
+            narrow: None,
             may_clip: rule.may_clip(stored) || is_searched,
             is_searched,
             is_float64,
@@ -305,7 +286,15 @@ impl Encoder {
             rotated: WeightType::Float32,
             rotation: None,
             levels: None,
-        })
+        };
+        Ok(encoder.on(Isa::chosen()))
+    }
+
+    /// Returns the same encoder, with the loops of an instruction set of [`Isa::available`].
+    #[must_use]
+    pub fn on(self, isa: Isa) -> Self {
+        let encoder = Self { isa, ..self };
+        Self { fused: encoder.fused(), narrow: encoder.narrow(), ..encoder }
     }
 
     /// The layout that the encoder writes.

@@ -8,7 +8,7 @@ use super::super::rules::GlobalScale;
 use super::choose::product_over;
 use super::dither::Neighbours;
 use super::encoder::Encoder;
-use super::extremes::is_finite;
+use super::extremes::{Extremes, is_finite};
 use super::geometry::Band;
 use super::lanes;
 use super::scale::GroupScale;
@@ -28,14 +28,29 @@ const QUOTIENT_ERROR: f64 = 2.0 * f64::EPSILON;
 
 /// The rows of one call.
 pub(super) struct Float64Rows<'a, 'o> {
-    pub(super) encoder: &'a Encoder,
-    pub(super) rows: Range<u64>,
+    encoder: &'a Encoder,
+    rows: Range<u64>,
     /// float64 values, little-endian.
-    pub(super) source: &'a [[u8; 8]],
-    pub(super) amax: f64,
-    pub(super) global: f32,
-    pub(super) writer: PartWriter<'a, 'o>,
-    pub(super) tally: &'a mut EncodeTally,
+    source: &'a [[u8; 8]],
+    amax: f64,
+    global: f32,
+    writer: PartWriter<'a, 'o>,
+    tally: &'a mut EncodeTally,
+}
+
+impl<'a, 'o> Float64Rows<'a, 'o> {
+    pub(super) fn new(
+        encoder: &'a Encoder,
+        rows: Range<u64>,
+        source: &'a [u8],
+        extremes: &Extremes,
+        outputs: &'a mut [&'o mut [u8]],
+        tally: &'a mut EncodeTally,
+    ) -> Self {
+        let (amax, global) = (extremes.largest, encoder.chooser.global(extremes.largest));
+        let writer = PartWriter::new(encoder, &rows, outputs, global);
+        Self { encoder, rows, source: source.as_chunks().0, amax, global, writer, tally }
+    }
 }
 
 /// Buffers for the values of a segment.

@@ -5,247 +5,292 @@
 //! A division then costs little: the processor does the other steps of earlier values meanwhile.
 
 use super::super::rules::{Away, SignRule, Ties};
-use super::lanes::{CodeRounding, Division, LANES, PartialSums, Quotient, larger};
-use super::rounded::{GroupFactors, RoundedCode, away_from_zero, sum_away_from_zero, to_float, to_integer};
-use super::rounding::WeightType;
+use super::encoder::Encoder;
+use super::lanes::{CodeRounding, Division, LANES, PartialSums, Quotient, RAISED, larger};
+use super::rounding::{WeightType, round_half_away};
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, Minifloat, prefetch_line};
 
 /// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
-/// is a separate group.
+/// is a separate group, if scales run along columns.
 #[derive(Clone, Copy)]
-pub(super) struct FusedSegment<'a> {
-    pub(super) weight: WeightType,
+pub(super) struct Segment<'a> {
     /// The stored values, a multiple of [`LANES`].
     pub(super) bytes: &'a [u8],
-    pub(super) division: Division,
     /// The reciprocals of factors, if values are divided ([`Quotient::Divide`]).
     pub(super) factors: &'a [f32],
     pub(super) zeros: &'a [f32],
     pub(super) scales: &'a [f32],
-    /// True if each value is a separate group: scales then run along columns.
-    pub(super) has_columns: bool,
     /// The bytes to prefetch meanwhile, at most the length of the segment.
     pub(super) ahead: &'a [u8],
-    /// True if values may be beyond the codes of floats by half a step or more.
-    pub(super) may_clip: bool,
     /// True if errors are summed; otherwise the sums are 0.
     pub(super) is_measured: bool,
 }
 
-impl FusedSegment<'_> {
-    /// Writes the code of each value. Returns `None` for combinations that no layout has, to keep the number of loops
-    /// small.
-    pub(super) fn encode(self, isa: Isa, rounding: &CodeRounding, codes: &mut [u8]) -> Option<PartialSums> {
+/// A loop over the values of a segment.
+pub(super) trait SegmentLoop: Send + Sync {
+    /// Writes the code of each value.
+    fn encode(&self, segment: Segment, codes: &mut [u8]) -> PartialSums;
+}
+
+/// A function that is a part of a loop.
+trait Part: Copy + Send + Sync + 'static {}
+impl<T: Copy + Send + Sync + 'static> Part for T {}
+
+/// The loops of an encoder for values of one dtype. Closures own their constants, which then stay in registers.
+#[derive(Clone, Copy)]
+struct LoopsOf<'a, const W: usize, R, N, U> {
+    encoder: &'a Encoder,
+    /// Widens a stored value.
+    read: R,
+    /// Rounds to the dtype.
+    narrow: N,
+    /// Does so for numbers that are not ties: a quotient of two numbers of a type is not a tie unless it is subnormal, and
+    /// then its code is 0.
+    narrow_untied: U,
+}
+
+impl Encoder {
+    /// Returns its loop; `None` if groups cross the lanes, values are not divided by the stored scales, or no layout
+    /// combines its steps, which keeps the number of loops small.
+    pub(super) fn fused(&self) -> Option<Box<dyn SegmentLoop>> {
+        let (encoder, size) = (self, self.geometry.block[1]);
+        let is_whole = size == 1 || size.is_multiple_of(LANES as u64) || size >= self.geometry.columns;
+        let is_divided = self.division.away.is_some() || !self.chooser.divides_unrounded();
+        if !is_whole || !is_divided || self.chooser.keeps_type {
+            return None;
+        }
         match self.weight {
-            WeightType::Float32 => self.run(isa, rounding, codes, f32::from_le_bytes, |number| number, |number| number),
+            WeightType::Float32 => {
+                let read = f32::from_le_bytes;
+                LoopsOf { encoder, read, narrow: |number| number, narrow_untied: |number| number }.choose()
+            }
             WeightType::Bfloat16 => {
-                let read = move |bytes| bfloat16(u16::from_le_bytes(bytes));
-                self.run(isa, rounding, codes, read, to_bfloat16, untied_to_bfloat16)
+                let read = |bytes| bfloat16(u16::from_le_bytes(bytes));
+                LoopsOf { encoder, read, narrow: to_bfloat16, narrow_untied: untied_to_bfloat16 }.choose()
             }
             WeightType::Float16 => {
                 let read = |bytes| float16(u16::from_le_bytes(bytes));
-                self.run(isa, rounding, codes, read, to_float16, to_float16)
+                LoopsOf { encoder, read, narrow: to_float16, narrow_untied: to_float16 }.choose()
             }
         }
     }
+}
 
-    /// Chooses the loop. `narrow` rounds to the dtype of the weight, and `narrow_untied` does so for numbers that are
-    /// not ties: a quotient of two numbers of a type is not a tie unless it is subnormal, and then its code is 0.
-    fn run<const W: usize>(
-        self,
-        isa: Isa,
-        rounding: &CodeRounding,
-        codes: &mut [u8],
-        read: impl Fn([u8; W]) -> f32 + Copy,
-        narrow: impl Fn(f32) -> f32 + Copy,
-        narrow_untied: impl Fn(f32) -> f32 + Copy,
-    ) -> Option<PartialSums> {
-        if self.has_columns {
-            return self.run_columns(isa, rounding, codes, read);
-        }
-        if let CodeRounding::Float { float, sign, ties: Ties::TowardZero } = *rounding {
-            return self.run_down(isa, (float, sign), codes, read, narrow_untied);
-        }
+impl<const W: usize, R, N, U> LoopsOf<'_, W, R, N, U>
+where
+    R: Fn([u8; W]) -> f32 + Part,
+    N: Fn(f32) -> f32 + Part,
+    U: Fn(f32) -> f32 + Part,
+{
+    fn choose(self) -> Option<Box<dyn SegmentLoop>> {
+        let Self { encoder, narrow, narrow_untied, .. } = self;
+        let quotient = encoder.division.quotient;
         // float32 has no narrower loops.
-        let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
-        let has_sign = |value: f32, _: f32| value.is_sign_negative();
-        // A value that is 0, or becomes 0, has no sign.
-        let is_negative = |value: f32, number: f32| value.is_sign_negative() & (number > 0.0);
-        let times = |value: f32, group: GroupFactors| value * group.factor;
-        // Macros, because each loop has separate types. The closures own their constants, which then stay in registers.
-        macro_rules! run {
-            ($is_counted:expr, $encode:expr) => {{
-                let (values, encode) = (self.bytes.as_chunks().0, $encode);
-                if self.is_measured {
-                    isa.run(FusedLoop::<true, $is_counted, 1, W, _, _> { segment: self, values, codes, read, encode })
-                } else {
-                    isa.run(FusedLoop::<false, false, 1, W, _, _> { segment: self, values, codes, read, encode })
-                }
-            }};
-        }
-        macro_rules! floats {
-            ($float:expr, $number:expr, $round:expr, $is_signed:expr) => {{
-                let (float, number, round, is_signed) = ($float, $number, $round, $is_signed);
-                move |value: f32, group: GroupFactors| {
-                    to_float(float, value, number(value.abs(), group), round, is_signed)
-                }
-            }};
-        }
-        // Only loops that count clipped numbers bound them.
-        macro_rules! run_floats {
-            ($float:expr, $sign:expr, $number:expr) => {
-                match ($sign == SignRule::Kept, self.may_clip) {
-                    (true, true) => run!(true, floats!($float, $number, Minifloat::round, has_sign)),
-                    (true, false) => run!(false, floats!($float, $number, Minifloat::round_in_range, has_sign)),
-                    (false, true) => run!(true, floats!($float, $number, Minifloat::round, is_negative)),
-                    (false, false) => run!(false, floats!($float, $number, Minifloat::round_in_range, is_negative)),
-                }
-            };
-        }
-        let sums = match (*rounding, self.division.quotient, is_narrowed) {
-            (CodeRounding::Int { low, high, offset }, Quotient::Multiply, false) => match self.division.away? {
-                Away::Quotient => {
-                    run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
-                }
-                Away::Sum => run!(true, move |value: f32, group: GroupFactors| {
-                    sum_away_from_zero(value, group, [low, high], offset)
-                }),
-            },
-            (CodeRounding::Float { float, sign, ties: Ties::Even }, quotient, narrowed) => match (quotient, narrowed) {
-                (Quotient::Divide, false) if sign == SignRule::Kept && !self.may_clip && isa == Isa::Avx512 => {
-                    run!(false, floats!(float, divided, Minifloat::round_in_range, has_sign))
-                }
-                (Quotient::Divide, false) => {
-                    run_floats!(float, sign, move |value: f32, group: GroupFactors| value / group.scale)
-                }
-                (Quotient::Multiply, false) => run_floats!(float, sign, times),
-                (Quotient::Divide, true) if sign == SignRule::Kept => {
-                    run_floats!(float, sign, move |value: f32, group: GroupFactors| narrow_untied(value * group.factor))
-                }
-                (Quotient::Divide | Quotient::Multiply, true) => {
-                    run_floats!(float, sign, move |value: f32, group: GroupFactors| narrow(value * group.factor))
-                }
-                (Quotient::Exact, _) => return None,
-            },
-            (CodeRounding::Int { low, high, offset }, Quotient::Divide, narrowed) if self.division.has_zeros => {
-                let encode = move |value: f32, group: GroupFactors, number: f32| {
-                    let rounded = to_integer(value, number, [low, high], offset);
-                    RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
-                };
-                if narrowed {
-                    run!(true, move |value: f32, group: GroupFactors| {
-                        encode(value, group, narrow(narrow_untied(value * group.factor) + group.zero))
-                    })
-                } else {
-                    run!(true, move |value: f32, group: GroupFactors| {
-                        encode(value, group, value / group.scale + group.zero)
-                    })
-                }
-            }
-            (CodeRounding::Int { low, high, offset }, Quotient::Divide, _) if self.division.has_offsets => {
-                run!(true, move |value: f32, group: GroupFactors| {
-                    let rounded = to_integer(value, (value - group.zero) / group.factor, [low, high], offset);
-                    RoundedCode { offset: narrow(group.zero), ..rounded }
-                })
-            }
-            (CodeRounding::Int { low, high, offset }, Quotient::Divide, narrowed) if !self.division.has_zeros => {
-                if narrowed {
-                    run!(true, move |value: f32, group: GroupFactors| {
-                        to_integer(value, narrow_untied(value * group.factor), [low, high], offset)
-                    })
-                } else {
-                    run!(true, move |value: f32, group: GroupFactors| {
-                        to_integer(value, value / group.scale, [low, high], offset)
-                    })
-                }
-            }
-            _ => return None,
-        };
-        Some(sums)
-    }
-
-    /// Like [`Self::run`], for floats whose ties go toward zero.
-    fn run_down<const W: usize>(
-        self,
-        isa: Isa,
-        (float, sign): (Minifloat, SignRule),
-        codes: &mut [u8],
-        read: impl Fn([u8; W]) -> f32 + Copy,
-        narrow_untied: impl Fn(f32) -> f32 + Copy,
-    ) -> Option<PartialSums> {
-        let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
-        let times = |value: f32, group: GroupFactors| value * group.factor;
+        let is_narrowed = W == 2 && encoder.division.rounding != WeightType::Float32;
+        let product = |value: f32, group: GroupFactors| value * group.factor;
         let over = |value: f32, group: GroupFactors| value / group.scale;
         let narrowed = move |value: f32, group: GroupFactors| narrow_untied(value * group.factor);
-        let is_not_positive = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
-        let is_nonzero =
-            move |value: f32, number: f32| value.is_sign_negative() & (number > f32::from_bits(float.zero));
-        macro_rules! run {
-            ($number:expr, $is_signed:expr) => {{
-                let (values, number, is_signed) = (self.bytes.as_chunks().0, $number, $is_signed);
-                let encode = move |value: f32, group: GroupFactors| {
-                    to_float(float, value, number(value.abs(), group), Minifloat::round_down, is_signed)
-                };
-                Some(if self.is_measured {
-                    isa.run(FusedLoop::<true, true, 1, W, _, _> { segment: self, values, codes, read, encode })
-                } else {
-                    isa.run(FusedLoop::<false, false, 1, W, _, _> { segment: self, values, codes, read, encode })
-                })
-            }};
+        let (float, sign, ties) = match encoder.rounding {
+            CodeRounding::Int { low, high, offset } => return self.integers([low, high], offset, is_narrowed),
+            CodeRounding::Float { float, sign, ties } => (float, sign, ties),
+        };
+        if ties == Ties::TowardZero {
+            let is_not_positive = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
+            let is_nonzero =
+                move |value: f32, number: f32| value.is_sign_negative() & (number > f32::from_bits(float.zero));
+            return match (sign, quotient, is_narrowed) {
+                (SignRule::NotPositive, Quotient::Multiply, false) => {
+                    self.float::<1>(float, product, down, is_not_positive)
+                }
+                (SignRule::Nonzero, Quotient::Multiply, false) => self.float::<1>(float, product, down, is_nonzero),
+                (SignRule::Nonzero, Quotient::Divide, true) => self.float::<1>(float, narrowed, down, is_nonzero),
+                (SignRule::Nonzero, Quotient::Divide, false) => self.float::<1>(float, over, down, is_nonzero),
+                _ => None,
+            };
         }
-        match (sign, self.division.quotient, is_narrowed) {
-            (SignRule::NotPositive, Quotient::Multiply, false) => run!(times, is_not_positive),
-            (SignRule::Nonzero, Quotient::Multiply, false) => run!(times, is_nonzero),
-            (SignRule::Nonzero, Quotient::Divide, true) => run!(narrowed, is_nonzero),
-            (SignRule::Nonzero, Quotient::Divide, false) => run!(over, is_nonzero),
-            _ => None,
+        let is_simple = sign == SignRule::Kept && !encoder.may_clip;
+        match (quotient, is_narrowed) {
+            (Quotient::Divide, false) if is_simple && encoder.geometry.block[1] == 1 => {
+                self.float::<LANES>(float, over, in_range, has_sign)
+            }
+            (Quotient::Divide, false) if is_simple && encoder.isa == Isa::Avx512 => {
+                self.float::<1>(float, divided, in_range, has_sign)
+            }
+            (Quotient::Divide, false) => self.floats(float, sign, over),
+            (Quotient::Multiply, false) => self.floats(float, sign, product),
+            (Quotient::Divide, true) if sign == SignRule::Kept => self.floats(float, sign, narrowed),
+            (Quotient::Divide | Quotient::Multiply, true) => {
+                self.floats(float, sign, move |value: f32, group: GroupFactors| narrow(value * group.factor))
+            }
+            (Quotient::Exact, _) => None,
         }
     }
 
-    /// Like [`Self::run`], for values that are separate groups, with the quotients of ONNX.
-    fn run_columns<const W: usize>(
+    /// Returns the loop to the nearest floats.
+    fn floats(
         self,
-        isa: Isa,
-        rounding: &CodeRounding,
-        codes: &mut [u8],
-        read: impl Fn([u8; W]) -> f32 + Copy,
-    ) -> Option<PartialSums> {
-        macro_rules! run {
-            ($is_counted:expr, $encode:expr) => {{
-                let values = self.bytes.as_chunks().0;
-                let encode = $encode;
-                Some(isa.run(FusedLoop::<true, $is_counted, LANES, W, _, _> {
-                    segment: self,
-                    values,
-                    codes,
-                    read,
-                    encode,
-                }))
-            }};
+        float: Minifloat,
+        sign: SignRule,
+        number: impl Fn(f32, GroupFactors) -> f32 + Part,
+    ) -> Option<Box<dyn SegmentLoop>> {
+        // A value that is 0, or becomes 0, has no sign.
+        let is_negative = |value: f32, number: f32| value.is_sign_negative() & (number > 0.0);
+        match (sign == SignRule::Kept, self.encoder.may_clip) {
+            (true, true) => self.float::<1>(float, number, bounded, has_sign),
+            (true, false) => self.float::<1>(float, number, in_range, has_sign),
+            (false, true) => self.float::<1>(float, number, bounded, is_negative),
+            (false, false) => self.float::<1>(float, number, in_range, is_negative),
         }
-        let Division { quotient, rounding: narrowed, has_zeros, away, .. } = self.division;
-        match *rounding {
-            _ if W == 2 && narrowed != WeightType::Float32 => None,
-            CodeRounding::Int { low, high, offset }
-                if away == Some(Away::Quotient) && quotient == Quotient::Multiply =>
-            {
-                run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
-            }
-            CodeRounding::Int { low, high, offset } if !has_zeros && quotient == Quotient::Divide => {
-                run!(true, move |value: f32, group: GroupFactors| {
-                    to_integer(value, value / group.scale, [low, high], offset)
-                })
-            }
-            CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even }
-                if !self.may_clip && quotient == Quotient::Divide =>
-            {
-                let is_signed = |value: f32, _: f32| value.is_sign_negative();
-                run!(false, move |value: f32, group: GroupFactors| {
-                    to_float(float, value, value.abs() / group.scale, Minifloat::round_in_range, is_signed)
-                })
-            }
-            _ => None,
+    }
+
+    fn float<const GROUPS: usize>(
+        self,
+        float: Minifloat,
+        number: impl Fn(f32, GroupFactors) -> f32 + Part,
+        round: impl Fn(Minifloat, f32) -> ((u32, f32), bool) + Part,
+        is_signed: impl Fn(f32, f32) -> bool + Part,
+    ) -> Option<Box<dyn SegmentLoop>> {
+        self.of::<GROUPS>(move |value: f32, group: GroupFactors| {
+            let number = number(value.abs(), group);
+            let ((code, multiple), is_clipped) = round(float, number);
+            let sign = if is_signed(value, number) { float.sign } else { 0 };
+            RoundedCode { code: code | sign, value: value.abs(), multiple, offset: 0.0, is_clipped }
+        })
+    }
+
+    /// Returns the loop to integers.
+    fn integers(self, bounds: [f32; 2], offset: u8, is_narrowed: bool) -> Option<Box<dyn SegmentLoop>> {
+        let Self { encoder, narrow, narrow_untied, .. } = self;
+        let Division { quotient, has_zeros, has_offsets, away, .. } = encoder.division;
+        match (quotient, is_narrowed) {
+            (Quotient::Multiply, false) => match away? {
+                // Rounds the quotient first, halves away from zero; then adds the zero point.
+                Away::Quotient => self.of_any(move |value: f32, group: GroupFactors| {
+                    with_zero(value, group, round_half_away(value * group.factor) + group.zero, bounds, offset)
+                }),
+                // Adds the zero point first; then rounds the sum, halves away from zero.
+                Away::Sum => self.of::<1>(move |value: f32, group: GroupFactors| {
+                    with_zero(value, group, round_half_away(value * group.factor + group.zero), bounds, offset)
+                }),
+            },
+            (Quotient::Divide, true) if has_zeros => self.of::<1>(move |value: f32, group: GroupFactors| {
+                with_zero(value, group, narrow(narrow_untied(value * group.factor) + group.zero), bounds, offset)
+            }),
+            (Quotient::Divide, false) if has_zeros => self.of::<1>(move |value: f32, group: GroupFactors| {
+                with_zero(value, group, value / group.scale + group.zero, bounds, offset)
+            }),
+            (Quotient::Divide, _) if has_offsets => self.of::<1>(move |value: f32, group: GroupFactors| {
+                let rounded = to_integer(value, (value - group.zero) / group.factor, bounds, offset);
+                RoundedCode { offset: narrow(group.zero), ..rounded }
+            }),
+            (Quotient::Divide, true) => self.of::<1>(move |value: f32, group: GroupFactors| {
+                to_integer(value, narrow_untied(value * group.factor), bounds, offset)
+            }),
+            (Quotient::Divide, false) => self
+                .of_any(move |value: f32, group: GroupFactors| to_integer(value, value / group.scale, bounds, offset)),
+            (Quotient::Multiply, true) | (Quotient::Exact, _) => None,
+        }
+    }
+
+    /// Returns a loop for groups of any shape.
+    fn of_any(self, encode: impl Fn(f32, GroupFactors) -> RoundedCode + Part) -> Option<Box<dyn SegmentLoop>> {
+        self.of::<1>(encode).or_else(|| self.of::<LANES>(encode))
+    }
+
+    /// Returns a loop if [`LANES`] values belong to so many groups: 1 or [`LANES`].
+    fn of<const GROUPS: usize>(
+        self,
+        encode: impl Fn(f32, GroupFactors) -> RoundedCode + Part,
+    ) -> Option<Box<dyn SegmentLoop>> {
+        let (isa, read) = (self.encoder.isa, self.read);
+        let is_group = (self.encoder.geometry.block[1] == 1) == (GROUPS == LANES);
+        is_group.then(|| Box::new(EncodeValue::<GROUPS, W, _, _> { isa, read, encode }) as Box<dyn SegmentLoop>)
+    }
+}
+
+/// The numbers of a group that its values are divided or multiplied by.
+#[derive(Clone, Copy)]
+struct GroupFactors {
+    factor: f32,
+    zero: f32,
+    scale: f32,
+}
+
+/// A number rounded to a code.
+struct RoundedCode {
+    code: u32,
+    /// The value, or its magnitude.
+    value: f32,
+    /// The number that the code stands for, as a multiple of the scale, with a sign if `value` has one.
+    multiple: f32,
+    /// The number added to the product of multiple and scale.
+    offset: f32,
+    is_clipped: bool,
+}
+
+/// Rounds a number to an integer code.
+#[inline(always)]
+fn to_integer(value: f32, number: f32, [low, high]: [f32; 2], offset: u8) -> RoundedCode {
+    let above = if number > low { number } else { low };
+    let sum = (if above < high { above } else { high }) + RAISED;
+    RoundedCode {
+        code: sum.to_bits().wrapping_add(offset.into()),
+        value,
+        multiple: sum - RAISED,
+        offset: 0.0,
+        is_clipped: (number > high + 0.5) | (number < low - 0.5),
+    }
+}
+
+/// Rounds a number that includes the zero point.
+#[inline(always)]
+fn with_zero(value: f32, group: GroupFactors, number: f32, bounds: [f32; 2], offset: u8) -> RoundedCode {
+    let rounded = to_integer(value, number, bounds, offset);
+    RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
+}
+
+/// Rounds a magnitude to a code and its number; also returns true if it is beyond the codes by more than half a step.
+#[inline(always)]
+fn bounded(float: Minifloat, number: f32) -> ((u32, f32), bool) {
+    (float.round(number), number > float.clipped)
+}
+
+/// Like [`bounded`], with ties toward zero.
+#[inline(always)]
+fn down(float: Minifloat, number: f32) -> ((u32, f32), bool) {
+    (float.round_down(number), number > float.clipped)
+}
+
+/// Like [`bounded`], for numbers that are not beyond the codes.
+#[inline(always)]
+fn in_range(float: Minifloat, number: f32) -> ((u32, f32), bool) {
+    (float.round_in_range(number), false)
+}
+
+#[inline(always)]
+fn has_sign(value: f32, _: f32) -> bool {
+    value.is_sign_negative()
+}
+
+/// The steps from a stored value to its code. [`LANES`] values belong to `GROUPS` groups: 1 or [`LANES`].
+#[derive(Clone, Copy)]
+struct EncodeValue<const GROUPS: usize, const W: usize, R, E> {
+    isa: Isa,
+    read: R,
+    encode: E,
+}
+
+impl<const GROUPS: usize, const W: usize, R, E> SegmentLoop for EncodeValue<GROUPS, W, R, E>
+where
+    R: Fn([u8; W]) -> f32 + Part,
+    E: Fn(f32, GroupFactors) -> RoundedCode + Part,
+{
+    fn encode(&self, segment: Segment, codes: &mut [u8]) -> PartialSums {
+        if segment.is_measured {
+            self.isa.run(FusedLoop::<true, GROUPS, W, R, E> { steps: *self, segment, codes })
+        } else {
+            self.isa.run(FusedLoop::<false, GROUPS, W, R, E> { steps: *self, segment, codes })
         }
     }
 }
@@ -263,19 +308,15 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
     quotient
 }
 
-/// The loop over the values of a segment, with the steps of one layout. [`LANES`] values belong to `GROUPS` groups: 1
-/// or [`LANES`].
-struct FusedLoop<'a, const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
-    segment: FusedSegment<'a>,
-    /// The stored values.
-    values: &'a [[u8; W]],
+/// The loop over the values of a segment, with the steps of one layout: see [`EncodeValue`].
+struct FusedLoop<'a, const IS_MEASURED: bool, const GROUPS: usize, const W: usize, R, E> {
+    steps: EncodeValue<GROUPS, W, R, E>,
+    segment: Segment<'a>,
     codes: &'a mut [u8],
-    read: R,
-    encode: E,
 }
 
-impl<const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> Loop
-    for FusedLoop<'_, IS_MEASURED, IS_COUNTED, GROUPS, W, R, E>
+impl<const IS_MEASURED: bool, const GROUPS: usize, const W: usize, R, E> Loop
+    for FusedLoop<'_, IS_MEASURED, GROUPS, W, R, E>
 where
     R: Fn([u8; W]) -> f32,
     E: Fn(f32, GroupFactors) -> RoundedCode,
@@ -284,10 +325,11 @@ where
 
     #[inline(always)]
     fn run(self) -> PartialSums {
-        let Self { segment: FusedSegment { factors, zeros, scales, ahead, .. }, values, codes, read, encode } = self;
+        let Self { steps: EncodeValue { read, encode, .. }, segment, codes } = self;
+        let Segment { bytes, factors, zeros, scales, ahead, .. } = segment;
         let (mut signal, mut noise) = ([0.0; LANES], [0.0; LANES]);
         let (mut largest, mut clipped) = ([0; LANES], [0; LANES]);
-        let values = values.as_chunks::<LANES>().0;
+        let values = bytes.as_chunks().0.as_chunks::<LANES>().0;
         let [factors, zeros, scales] = [factors, zeros, scales].map(|lane| lane.as_chunks::<GROUPS>().0);
         let groups = factors.iter().zip(zeros).zip(scales);
         let results = codes.as_chunks_mut::<LANES>().0;
@@ -307,8 +349,6 @@ where
                     signal[at] += rounded.value * rounded.value;
                     noise[at] += square;
                     largest[at] = larger(largest[at], square.to_bits());
-                }
-                if IS_COUNTED {
                     clipped[at] += u32::from(rounded.is_clipped);
                 }
             }

@@ -24,7 +24,6 @@ mod linear;
 mod narrow;
 mod recover;
 mod rotated;
-mod rounded;
 mod rounding;
 mod rows;
 mod scale;
@@ -46,7 +45,6 @@ pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 pub use weight::{PlainWeight, WeightEncoder};
 
-use crate::kernel::Isa;
 use float64::Float64Rows;
 use rows::EncodeRows;
 use std::ops::Range;
@@ -66,19 +64,6 @@ impl Encoder {
         outputs: &mut [&mut [u8]],
         tally: &mut EncodeTally,
     ) {
-        self.encode_on(Isa::chosen(), rows, source, extremes, outputs, tally);
-    }
-
-    /// Like [`Encoder::encode`], with one of the instruction sets of [`Isa::available`], for tests.
-    pub fn encode_on(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        source: &[u8],
-        extremes: &Extremes,
-        outputs: &mut [&mut [u8]],
-        tally: &mut EncodeTally,
-    ) {
         let alignment = self.row_alignment();
         let is_end = |row: u64| row.is_multiple_of(alignment) || row == self.rows();
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "the rows are those of the weight");
@@ -90,32 +75,14 @@ impl Encoder {
         );
         let lengths = self.part_ranges(rows.clone()).into_iter().map(|range| range.end - range.start);
         assert!(lengths.eq(outputs.iter().map(|out| out.len() as u64)), "outputs are as long as the rows need");
-        if self.rotation().is_some() {
-            self.encode_rotated(isa, rows, source, outputs, tally);
-        } else if !rows.is_empty() {
-            self.encode_values(isa, rows, source, extremes, outputs, tally);
-        }
-    }
-
-    /// Encodes rows of values that need no rotation.
-    fn encode_values(
-        &self,
-        isa: Isa,
-        rows: Range<u64>,
-        source: &[u8],
-        extremes: &Extremes,
-        outputs: &mut [&mut [u8]],
-        tally: &mut EncodeTally,
-    ) {
-        let global = self.chooser.global(extremes.largest);
-        let writer = PartWriter::new(self, &rows, outputs, global).on(isa);
-        if self.is_float64 {
-            let (source, amax) = (source.as_chunks().0, extremes.largest);
-            isa.run(Float64Rows { encoder: self, rows, source, amax, global, writer, tally });
-        } else {
-            let amax = extremes.largest as f32;
-            let columns = &extremes.columns[..];
-            EncodeRows { encoder: self, isa, rows, source, amax, columns, global, writer, tally }.run();
+        match self.rotation {
+            _ if rows.is_empty() => {}
+            Some(size) => self.encode_rotated(size, rows, source, outputs, tally),
+            None if self.is_float64 => {
+                let isa = self.isa;
+                isa.run(Float64Rows::new(self, rows, source, extremes, outputs, tally));
+            }
+            None => EncodeRows::new(self, rows, source, extremes, outputs, tally).run(),
         }
     }
 }

@@ -4,21 +4,60 @@
 //! The bits of magnitudes are ordered like the magnitudes, and a scale only moves the exponent. So the code of a value
 //! follows from the integer difference between its bits and the bits of its scale.
 
-use crate::kernel::{Loop, prefetch_line};
+use super::super::layout::Packing;
+use super::super::rules::{SignRule, Ties};
+use super::encoder::Encoder;
+use super::fused::{Segment, SegmentLoop};
+use super::lanes::{CodeRounding, LANES, PartialSums, Quotient};
+use super::rounding::WeightType;
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Loop, prefetch_line};
 
 /// Number of values in a group.
-pub(super) const GROUP: usize = 32;
+const GROUP: usize = 32;
+
+/// The loop of an encoder that needs no errors. It writes codes as they are stored.
+pub(super) struct NarrowCodes {
+    isa: Isa,
+    /// True if -0 keeps its sign.
+    pub(super) keeps_zero: bool,
+}
+
+impl Encoder {
+    /// Returns its loop in lanes of 16 bits, if there is one for its codes and groups.
+    pub(super) fn narrow(&self) -> Option<NarrowCodes> {
+        let CodeRounding::Float { sign, ties: Ties::Even, .. } = self.rounding else { return None };
+        let is_narrow = (self.weight, self.geometry.bits) == (WeightType::Bfloat16, 4)
+            && self.division.quotient == Quotient::Multiply
+            && matches!(self.chooser.stored, Dtype::Uint8 | Dtype::Float8E8M0)
+            && self.geometry.block[1] == GROUP as u64
+            && matches!(self.packing, Packing::Rows(_) | Packing::TransposedBlocks)
+            && self.geometry.columns.is_multiple_of(GROUP as u64);
+        is_narrow.then_some(NarrowCodes { isa: self.isa, keeps_zero: sign == SignRule::Kept })
+    }
+}
+
+impl SegmentLoop for NarrowCodes {
+    fn encode(&self, Segment { bytes, scales, ahead, .. }: Segment, out: &mut [u8]) -> PartialSums {
+        if self.keeps_zero {
+            self.isa.run(NarrowGroups::<true> { bytes, scales, ahead, out });
+        } else {
+            self.isa.run(NarrowGroups::<false> { bytes, scales, ahead, out });
+        }
+        PartialSums::default()
+    }
+}
 
 /// Groups of a row, whose scales are all between 2^-80 and 2^80. -0 keeps its sign only if `KEEPS_ZERO`.
-pub(super) struct NarrowGroups<'a, const KEEPS_ZERO: bool> {
+struct NarrowGroups<'a, const KEEPS_ZERO: bool> {
     /// The stored values.
-    pub(super) bytes: &'a [u8],
-    /// The scale of each group, a power of two.
-    pub(super) scales: &'a [f32],
+    bytes: &'a [u8],
+    /// The scale of every [`LANES`] values, a power of two.
+    scales: &'a [f32],
     /// The bytes to prefetch meanwhile.
-    pub(super) ahead: &'a [u8],
+    ahead: &'a [u8],
     /// Two codes per byte, the first in the low bits.
-    pub(super) out: &'a mut [u8],
+    out: &'a mut [u8],
 }
 
 impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
@@ -27,8 +66,9 @@ impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
     #[inline(always)]
     fn run(self) {
         let Self { bytes, scales, ahead, out } = self;
-        let groups = bytes.as_chunks::<2>().0.as_chunks::<GROUP>().0.iter().zip(scales);
-        for (at, ((values, scale), out)) in groups.zip(out.as_chunks_mut::<{ GROUP / 2 }>().0).enumerate() {
+        let groups =
+            bytes.as_chunks::<2>().0.as_chunks::<GROUP>().0.iter().zip(scales.as_chunks::<{ GROUP / LANES }>().0);
+        for (at, ((values, [scale, ..]), out)) in groups.zip(out.as_chunks_mut::<{ GROUP / 2 }>().0).enumerate() {
             prefetch_line(ahead, 2 * GROUP * at);
             let (values, mut codes) = (*values, [0; GROUP]);
             let half = (scale.to_bits() >> 16) as i16 - (1 << 7);
@@ -69,9 +109,9 @@ fn code(magnitude: u16, half: i16) -> u16 {
 mod tests {
     use super::super::rounding::power_of_two;
     use super::*;
-    use crate::dtype::{Class, Dtype};
+    use crate::dtype::Class;
+    use crate::kernel::Minifloat;
     use crate::kernel::half::bfloat16;
-    use crate::kernel::{Isa, Minifloat};
 
     #[test]
     fn every_bfloat16_becomes_the_code_that_it_becomes_through_float32() {
@@ -89,7 +129,7 @@ mod tests {
                 let codes: Vec<u8> = numbers().map(code).collect();
                 codes.as_chunks().0.iter().map(|[low, high]| low | high << 4).collect::<Vec<u8>>()
             };
-            let scales = &vec![power_of_two(exponent - 127); bytes.len() / 64];
+            let scales = &vec![power_of_two(exponent - 127); bytes.len() / 32];
             for isa in Isa::available() {
                 let mut out = vec![0xee; bytes.len() / 4];
                 isa.run(NarrowGroups::<true> { bytes, scales, ahead: &[], out: &mut out });

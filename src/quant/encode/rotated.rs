@@ -6,10 +6,11 @@ use super::extremes::{Extremes, INFINITY, first_special, largest};
 use super::lanes::larger;
 use super::levels::Levels;
 use super::rounding::WeightType;
+use super::rows::EncodeRows;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
+use crate::kernel::Loop;
 use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16};
-use crate::kernel::{Isa, Loop};
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -142,10 +143,10 @@ fn round(values: &mut [[u8; 4]], round: impl Fn(f32) -> f32) -> u32 {
 }
 
 impl Encoder {
-    /// Widens and rotates rows, a few at a time, and encodes them.
+    /// Widens rows, rotates `size` columns together, a few rows at a time, and encodes them.
     pub(super) fn encode_rotated(
         &self,
-        isa: Isa,
+        size: usize,
         rows: Range<u64>,
         source: &[u8],
         outputs: &mut [&mut [u8]],
@@ -153,7 +154,6 @@ impl Encoder {
     ) {
         /// Values that are rotated at a time: they stay in the second-level cache.
         const PIECE: u64 = 1 << 14;
-        let Some(size) = self.rotation else { return };
         let columns = self.geometry.columns;
         let step = (PIECE / columns).max(1);
         let count = (step * columns) as usize;
@@ -172,7 +172,7 @@ impl Encoder {
                 *rest = others;
             }
             let (values, rounded) = (&mut values[..count], self.rotated);
-            let most = isa.run(Rotate { source: self.source, bytes, size, rounded, values });
+            let most = self.isa.run(Rotate { source: self.source, bytes, size, rounded, values });
             let numbers = || values.iter().map(|bytes| f32::from_le_bytes(*bytes));
             // The rotation spreads an infinite value or NaN over a group.
             let special = match WeightType::new(self.source) {
@@ -196,7 +196,7 @@ impl Encoder {
                     }
                 }
                 let (rows, values) = (start..end, &numbers().collect::<Vec<_>>()[..]);
-                isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
+                self.isa.run(EncodeLevels { encoder: self, levels, rows, values, outputs: &mut now, tally });
                 continue;
             }
             let narrow: Vec<u8> = match self.weight {
@@ -205,7 +205,7 @@ impl Encoder {
                 WeightType::Float16 => numbers().flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
             };
             let values = if self.weight == WeightType::Float32 { values.as_flattened() } else { &narrow };
-            self.encode_values(isa, start..end, values, &Extremes::default(), &mut now, tally);
+            EncodeRows::new(self, start..end, values, &Extremes::default(), &mut now, tally).run();
         }
     }
 }

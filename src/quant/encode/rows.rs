@@ -1,23 +1,20 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
-use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
 use super::choose::Choose;
-use super::encoder::{Encoder, SegmentLoop};
-use super::extremes::{AreLarge, INFINITY, first_special, largest};
-use super::fused::FusedSegment;
+use super::encoder::Encoder;
+use super::extremes::{AreLarge, Extremes, INFINITY, first_special, largest};
+use super::fused::{Segment, SegmentLoop};
 use super::geometry::Band;
 use super::lanes::{Bounds, BoundsOfGroups, CodeRounding, ErrorSums, LANES, LargestOfGroups};
 use super::linear::ExtendColumns;
-use super::narrow::NarrowGroups;
 use super::screen::SearchGroup;
 use super::search::FindScale;
 use super::steps::{Float64Errors, SegmentInSteps};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use std::ops::Range;
 
 /// Default distance in bytes at which the input is prefetched.
@@ -25,16 +22,13 @@ const AHEAD: usize = 4 << 10;
 
 /// The rows of one call.
 pub(super) struct EncodeRows<'a, 'o> {
-    pub(super) encoder: &'a Encoder,
-    pub(super) isa: Isa,
-    pub(super) rows: Range<u64>,
-    pub(super) source: &'a [u8],
-    pub(super) amax: f32,
-    /// The largest magnitude of each column, as bits, if each column has a scale.
-    pub(super) columns: &'a [u32],
-    pub(super) global: f32,
-    pub(super) writer: PartWriter<'a, 'o>,
-    pub(super) tally: &'a mut EncodeTally,
+    encoder: &'a Encoder,
+    rows: Range<u64>,
+    source: &'a [u8],
+    extremes: &'a Extremes,
+    global: f32,
+    writer: PartWriter<'a, 'o>,
+    tally: &'a mut EncodeTally,
 }
 
 /// Some columns of rows that share scales.
@@ -46,7 +40,20 @@ struct Tile {
     groups: Range<usize>,
 }
 
-impl<'a> EncodeRows<'a, '_> {
+impl<'a, 'o> EncodeRows<'a, 'o> {
+    pub(super) fn new(
+        encoder: &'a Encoder,
+        rows: Range<u64>,
+        source: &'a [u8],
+        extremes: &'a Extremes,
+        outputs: &'a mut [&'o mut [u8]],
+        tally: &'a mut EncodeTally,
+    ) -> Self {
+        let global = encoder.chooser.global(extremes.largest);
+        let writer = PartWriter::new(encoder, &rows, outputs, global);
+        Self { encoder, rows, source, extremes, global, writer, tally }
+    }
+
     pub(super) fn run(mut self) {
         let encoder = self.encoder;
         let geometry = &encoder.geometry;
@@ -56,7 +63,7 @@ impl<'a> EncodeRows<'a, '_> {
         let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
         let groups = buffers.groups;
         if geometry.is_tensor {
-            buffers.amax[0] = self.amax.to_bits();
+            buffers.amax[0] = (self.extremes.largest as f32).to_bits();
             self.choose_scales(&mut buffers, 1);
             if self.rows.start == 0 {
                 let only = buffers.chosen.get(0);
@@ -92,7 +99,7 @@ impl<'a> EncodeRows<'a, '_> {
     fn spread_scales(&self, buffers: &mut EncodeBuffers, count: usize) {
         let Encoder { geometry, weight, division, rounding, .. } = self.encoder;
         let size = geometry.block[1] as usize;
-        self.isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
+        self.encoder.isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
     }
 
     fn source_bytes(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
@@ -120,7 +127,7 @@ impl<'a> EncodeRows<'a, '_> {
         let (amax, bounds) = (&mut buffers.amax[..count], &mut buffers.bounds[..count]);
         amax.fill(0);
         if geometry.has_column_scales {
-            amax.copy_from_slice(&self.columns[tile.groups.clone()]);
+            amax.copy_from_slice(&self.extremes.columns[tile.groups.clone()]);
             self.choose_scales(buffers, count);
             return;
         }
@@ -132,20 +139,20 @@ impl<'a> EncodeRows<'a, '_> {
             let bytes = self.source_bytes(tile.matrix, row, tile.columns.clone());
             if size == 1 {
                 let values = &mut buffers.values[..count];
-                most = self.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
+                most = self.encoder.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
                 continue;
             }
             if has_offsets {
-                most = self.isa.run(BoundsOfGroups { weight: *weight, bytes, size, amax, bounds });
+                most = self.encoder.isa.run(BoundsOfGroups { weight: *weight, bytes, size, amax, bounds });
                 continue;
             }
-            most = self.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
+            most = self.encoder.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
             if has_bounds {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
                     for bytes in bytes.chunks(buffers.segment * width) {
                         let values = &mut buffers.values[..bytes.len() / width];
-                        let [low, high] = self.isa.run(Bounds { weight: *weight, bytes, values });
+                        let [low, high] = self.encoder.isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
                     }
                     // Of zeros, the lowest is the first, as for ONNX Runtime: the sign of its scale follows from it.
@@ -165,7 +172,7 @@ impl<'a> EncodeRows<'a, '_> {
             for (at, bytes) in bytes.chunks(size * width).enumerate() {
                 let (amax, bounds) = (f32::from_bits(buffers.amax[at]), buffers.bounds[at]);
                 let group = SearchGroup { encoder, bytes, amax, bounds, global };
-                let best = self.isa.run(FindScale { group, chosen: buffers.chosen.get(at) });
+                let best = self.encoder.isa.run(FindScale { group, chosen: buffers.chosen.get(at) });
                 buffers.chosen.set(at, &best);
             }
         }
@@ -174,7 +181,7 @@ impl<'a> EncodeRows<'a, '_> {
     /// Chooses the scales of groups from the extremes in the buffers.
     fn choose_scales(&self, buffers: &mut EncodeBuffers, count: usize) {
         let EncodeBuffers { amax, bounds, chosen: out, .. } = buffers;
-        self.isa.run(Choose { chooser: &self.encoder.chooser, amax, count, bounds, global: self.global, out });
+        self.encoder.isa.run(Choose { chooser: &self.encoder.chooser, amax, count, bounds, global: self.global, out });
     }
 
     #[inline(never)]
@@ -187,70 +194,132 @@ impl<'a> EncodeRows<'a, '_> {
         }
     }
 
+    /// Encodes a row of a tile, segment by segment.
     fn encode(&mut self, tile: &Tile, row: usize, buffers: &mut EncodeBuffers) {
-        let Encoder { geometry, weight, width, .. } = self.encoder;
+        let geometry = &self.encoder.geometry;
         let size = geometry.block[1] as usize;
         let step = if size > buffers.segment { buffers.segment } else { tile.columns.len() };
-        // The distance to the values to prefetch: the values of the next row or tile, or a bit further ahead.
-        let tile_bytes = tile.columns.len() * width;
-        let ahead = match geometry.block {
-            _ if geometry.is_tensor => AHEAD,
-            _ if geometry.has_column_scales => self.encoder.row_bytes() as usize,
-            [1, length] if length > buffers.segment as u64 => self.encoder.row_bytes() as usize,
-            [1, _] => tile_bytes.max(AHEAD),
-            _ => tile_bytes,
-        };
+        let (distance, fused) = (self.distance(tile, buffers.segment), self.fused(buffers));
         let is_measured = !self.tally.skips_errors;
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
             let columns = column..(column + step).min(tile.columns.end);
-            let count = columns.len();
             let source = self.source_bytes(tile.matrix, row, columns.clone());
-            // 1. Codes, and sums of errors.
-            let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), buffers);
-            if !is_measured && fused.is_some() {
-                continue;
-            }
-            // Single steps do not raise values.
-            let lacks_raise = !buffers.raises.is_empty() && fused.is_none();
-            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers));
+            let sums = if let Some((fused, writes_stored)) = fused {
+                let ahead = self.ahead(source, distance);
+                let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
+                let bytes = self.whole_lanes(source, &buffers.raises, &mut buffers.padded);
+                let segment = Segment { bytes, factors, zeros, scales, ahead, is_measured };
+                if writes_stored && bytes.len() == source.len() {
+                    fused.encode(segment, self.writer.row_codes(tile.matrix, row, columns));
+                    continue;
+                }
+                let sums = fused.encode(segment, &mut buffers.codes).total();
+                if buffers.has_no_scale {
+                    let groups = buffers.codes[..columns.len()].chunks_mut(size).zip(&buffers.chosen.scale);
+                    groups.filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(0));
+                }
+                sums
+            } else {
+                self.encode_in_steps(source, buffers)
+            };
             self.tally.clipped += u64::from(sums.clipped);
-            self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
-            if !is_measured {
-                continue;
+            self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..columns.len()]);
+            if is_measured {
+                let first = geometry.element(tile.matrix, row, column);
+                let squares = self.measure(source, first, sums, fused.is_some(), buffers);
+                signal += squares[0];
+                noise += squares[1];
             }
-            // 2. Steps that few segments need.
-            let unit = f64::from(buffers.unit);
-            let first = geometry.element(tile.matrix, row, column);
-            if !sums.is_complete(buffers.least_sum) {
-                // Zeros have no errors.
-                if sums.noise == 0.0
-                    && sums.signal >= buffers.least_sum
-                    && !lacks_raise
-                    && self.is_exact(source, buffers)
-                {
-                    signal += sums.signal * unit * unit;
-                } else if largest(*weight, source) > 0 {
-                    let sums = self.errors_in_float64(source, first, buffers);
-                    signal += sums[0];
-                    noise += sums[1];
-                }
-                continue;
-            }
-            let largest = f64::from(sums.largest) * unit;
-            if self.tally.needs_place(largest, first) {
-                if fused.is_some() {
-                    self.encode_in_steps(source, buffers);
-                }
-                let at = buffers.multiples[..count].iter().position(|error| error.abs() == sums.largest);
-                self.tally.take_error(largest, at.map(|at| first + at as u64));
-            }
-            signal += sums.signal * unit * unit;
-            noise += sums.noise * unit * unit;
         }
         self.tally.values += tile.columns.len() as u64;
-        self.tally.signal.add(signal);
-        self.tally.noise.add(noise);
+        self.tally.take_errors(signal, noise);
+    }
+
+    /// Returns the loop for the scales of a tile, unless they need single steps. With true, the loop can write codes of
+    /// whole lanes as they are stored.
+    fn fused(&self, buffers: &EncodeBuffers) -> Option<(&'a dyn SegmentLoop, bool)> {
+        let Encoder { geometry, rounding, fused, narrow, .. } = self.encoder;
+        let fits = match rounding {
+            CodeRounding::Float { float, .. } => self.encoder.may_clip || buffers.most < float.clipped,
+            CodeRounding::Int { .. } => true,
+        };
+        let fused = fused.as_deref().filter(|_| buffers.is_ordinary && fits)?;
+        match narrow {
+            _ if !self.tally.skips_errors => Some((fused, false)),
+            // Numbers that are too small for float32 have no sign either.
+            Some(narrow) if narrow.keeps_zero || buffers.is_at_most_one => Some((narrow, true)),
+            _ => Some((fused, geometry.bits == 8 && !geometry.is_stream && !buffers.has_no_scale)),
+        }
+    }
+
+    /// Returns the distance to the values to prefetch: the values of the next row or tile, or a bit further ahead.
+    fn distance(&self, tile: &Tile, segment: usize) -> usize {
+        let tile_bytes = tile.columns.len() * self.encoder.width;
+        match self.encoder.geometry.block {
+            _ if self.encoder.geometry.is_tensor => AHEAD,
+            _ if self.encoder.geometry.has_column_scales => self.encoder.row_bytes() as usize,
+            [1, length] if length > segment as u64 => self.encoder.row_bytes() as usize,
+            [1, _] => tile_bytes.max(AHEAD),
+            _ => tile_bytes,
+        }
+    }
+
+    /// Returns the values of a segment for its loop: raised, and padded with zeros to whole lanes.
+    fn whole_lanes<'s>(&self, source: &'s [u8], raises: &[i32], padded: &'s mut [u8]) -> &'s [u8] {
+        let Encoder { geometry, weight, width, isa, .. } = self.encoder;
+        let whole = source.len().next_multiple_of(LANES * width);
+        if whole == source.len() && raises.is_empty() {
+            return source;
+        }
+        let (out, rest) = padded[..whole].split_at_mut(source.len());
+        if raises.is_empty() {
+            out.copy_from_slice(source);
+        } else {
+            let size = geometry.block[1] as usize;
+            isa.run(RaiseValues { weight: *weight, bytes: source, size, raises, out });
+        }
+        rest.fill(0);
+        &padded[..whole]
+    }
+
+    /// Returns the sums of squares of a segment's values and errors; `first` is the index of its first value. Few
+    /// segments need more than the sums of their loop.
+    fn measure(
+        &mut self,
+        source: &[u8],
+        first: u64,
+        sums: ErrorSums,
+        is_fused: bool,
+        buffers: &mut EncodeBuffers,
+    ) -> [f64; 2] {
+        let unit = f64::from(buffers.unit);
+        if !sums.is_complete(buffers.least_sum) {
+            // Single steps do not raise values.
+            let lacks_raise = !buffers.raises.is_empty() && !is_fused;
+            // Zeros have no errors.
+            return if sums.noise == 0.0
+                && sums.signal >= buffers.least_sum
+                && !lacks_raise
+                && self.is_exact(source, buffers)
+            {
+                [sums.signal * unit * unit, 0.0]
+            } else if largest(self.encoder.weight, source) > 0 {
+                self.errors_in_float64(source, first, buffers)
+            } else {
+                [0.0; 2]
+            };
+        }
+        let largest = f64::from(sums.largest) * unit;
+        if self.tally.needs_place(largest, first) {
+            if is_fused {
+                self.encode_in_steps(source, buffers);
+            }
+            let errors = &buffers.multiples[..source.len() / self.encoder.width];
+            let at = errors.iter().position(|error| error.abs() == sums.largest);
+            self.tally.take_error(largest, at.map(|at| first + at as u64));
+        }
+        [sums.signal * unit * unit, sums.noise * unit * unit]
     }
 
     /// True if errors of a segment that are 0 in float32 are 0: the products of its codes and scales are exact, and no
@@ -259,79 +328,17 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { chooser, division, weight, .. } = self.encoder;
         let are_short = matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || chooser.power().is_some();
         let bytes = if buffers.raises.is_empty() { source } else { &buffers.padded[..source.len()] };
-        are_short && !division.has_offsets && buffers.is_ordinary && self.isa.run(AreLarge { weight: *weight, bytes })
-    }
-
-    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `buffers` and not
-    /// yet stored. `None` if the loop does not support the case.
-    fn encode_fused(
-        &mut self,
-        matrix: usize,
-        row: usize,
-        columns: &Range<usize>,
-        ahead: &[u8],
-        buffers: &mut EncodeBuffers,
-    ) -> Option<ErrorSums> {
-        let Encoder { ref geometry, weight, width, division, rounding, may_clip, segments, .. } = *self.encoder;
-        let is_measured = !self.tally.skips_errors;
-        let fits = |limit: f32| may_clip || buffers.most < limit;
-        if segments == SegmentLoop::Steps
-            || !buffers.is_ordinary
-            || matches!(rounding, CodeRounding::Float { float, .. } if !fits(float.clipped))
-        {
-            return None;
-        }
-        let source = self.source_bytes(matrix, row, columns.clone());
-        let keeps_zero = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
-        // Numbers that are too small for float32 have no sign either.
-        let whole = source.len().next_multiple_of(LANES * width);
-        let is_whole = whole == source.len();
-        let bytes = if is_whole && buffers.raises.is_empty() {
-            source
-        } else {
-            let (out, rest) = buffers.padded[..whole].split_at_mut(source.len());
-            if buffers.raises.is_empty() {
-                out.copy_from_slice(source);
-            } else {
-                let (size, raises) = (geometry.block[1] as usize, &buffers.raises[..]);
-                self.isa.run(RaiseValues { weight, bytes: source, size, raises, out });
-            }
-            rest.fill(0);
-            &buffers.padded[..whole]
-        };
-        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || buffers.is_at_most_one) {
-            let (scales, out) = (&buffers.divisors[..], self.writer.row_codes(matrix, row, columns.clone()));
-            if keeps_zero {
-                self.isa.run(NarrowGroups::<true> { bytes, scales, ahead, out });
-            } else {
-                self.isa.run(NarrowGroups::<false> { bytes, scales, ahead, out });
-            }
-            return Some(ErrorSums::default());
-        }
-        let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
-        let has_columns = geometry.block[1] == 1;
-        let segment =
-            FusedSegment { weight, bytes, division, factors, zeros, scales, has_columns, ahead, may_clip, is_measured };
-        if !is_measured && is_whole && geometry.bits == 8 && !geometry.is_stream && !buffers.has_no_scale {
-            segment.encode(self.isa, &rounding, self.writer.row_codes(matrix, row, columns.clone()))?;
-            return Some(ErrorSums::default());
-        }
-        let sums = segment.encode(self.isa, &rounding, &mut buffers.codes)?;
-        if buffers.has_no_scale {
-            let groups = buffers.codes[..columns.len()].chunks_mut(geometry.block[1] as usize);
-            groups.zip(&buffers.chosen.scale).filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(0));
-        }
-        if !is_measured {
-            self.writer.store_codes(matrix, row, columns.clone(), &buffers.codes[..columns.len()]);
-        }
-        Some(sums.total())
+        are_short
+            && !division.has_offsets
+            && buffers.is_ordinary
+            && self.encoder.isa.run(AreLarge { weight: *weight, bytes })
     }
 
     /// Encodes a segment step by step, for groups of any size, and for exact quotients.
     fn encode_in_steps(&self, source: &[u8], buffers: &mut EncodeBuffers) -> ErrorSums {
         let size = self.encoder.geometry.block[1] as usize;
         buffers.make_lanes(source.len() / self.encoder.width);
-        self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
+        self.encoder.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
     }
 
     /// Sums the squares of a segment's values and errors in float64, for errors or squares too small or too large for
@@ -341,9 +348,9 @@ impl<'a> EncodeRows<'a, '_> {
         let (encoder, size) = (self.encoder, self.encoder.geometry.block[1] as usize);
         let count = source.len() / encoder.width;
         buffers.make_lanes(count);
-        self.isa.run(SegmentInSteps { encoder, source, buffers, size, is_measured: false });
+        self.encoder.isa.run(SegmentInSteps { encoder, source, buffers, size, is_measured: false });
         let errors = Float64Errors { encoder, buffers, count, size };
-        let sums = self.isa.run(&errors);
+        let sums = self.encoder.isa.run(&errors);
         if self.tally.needs_place(sums.largest, first) {
             let at = errors.position(sums.largest);
             self.tally.take_error(sums.largest, at.map(|at| first + at as u64));

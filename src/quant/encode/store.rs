@@ -6,14 +6,12 @@ use super::encoder::Encoder;
 use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use crate::kernel::half::{FLOAT16, bfloat16_bits};
 use std::ops::Range;
 
 /// The buffers for some rows of a weight.
 pub(in crate::quant) struct PartWriter<'a, 'o> {
     encoder: &'a Encoder,
-    isa: Isa,
     outputs: &'a mut [&'o mut [u8]],
     /// The offset of each buffer in its part.
     starts: Vec<usize>,
@@ -43,12 +41,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
                 _ => {}
             }
         }
-        Self { encoder, isa: Isa::chosen(), outputs, starts }
-    }
-
-    /// Returns the same writer for another instruction set.
-    pub(super) fn on(self, isa: Isa) -> Self {
-        Self { isa, ..self }
+        Self { encoder, outputs, starts }
     }
 
     /// Stores the scale of the whole weight. The rows must be the first ones.
@@ -153,7 +146,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores the codes of some columns of a row of a matrix, one per byte of `codes`.
     pub(in crate::quant) fn store_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>, codes: &[u8]) {
-        let Encoder { geometry, packing, .. } = self.encoder;
+        let Encoder { geometry, packing, isa, .. } = self.encoder;
         if geometry.is_stream {
             let bits = geometry.bits as usize;
             let first = row * geometry.columns as usize + columns.start - self.starts[0] * 8 / bits;
@@ -161,13 +154,13 @@ impl<'a, 'o> PartWriter<'a, 'o> {
                 self.outputs[0][first..first + codes.len()].copy_from_slice(codes);
             } else if first.is_multiple_of(2) && codes.len().is_multiple_of(2) {
                 let out = &mut self.outputs[0][first / 2..];
-                self.isa.run(Pack { codes, bits: 4, high_first: false, out });
+                isa.run(Pack { codes, bits: 4, high_first: false, out });
             } else {
                 store_nibbles(codes.iter().copied(), first, self.outputs[0]);
             }
             return;
         }
-        let (isa, bits, high_first) = (self.isa, geometry.bits, *packing == Packing::RowsHighFirst);
+        let (bits, high_first) = (geometry.bits, *packing == Packing::RowsHighFirst);
         let out = self.row_codes(matrix, row, columns);
         if bits == 8 {
             out[..codes.len()].copy_from_slice(codes);

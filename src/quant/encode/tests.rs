@@ -5,9 +5,9 @@ use super::super::layout::{Group, Role, RotationUse};
 use super::super::libraries::{GATHER, SCHEMES};
 use super::super::parts::LinearAxis;
 use super::super::scheme::SchemeLayout;
-use super::encoder::SegmentLoop;
 use super::*;
 use crate::dtype::Dtype;
+use crate::kernel::Isa;
 use crate::random::random;
 
 /// Returns weights of ordinary size, with zeros of both signs, subnormal numbers and large numbers among them.
@@ -63,34 +63,35 @@ fn halves(dtype: Dtype, count: usize) -> Vec<u8> {
 }
 
 /// Encodes all rows.
-fn encoded(encoder: &Encoder, source: &[u8], extremes: &Extremes, tally: &mut EncodeTally, isa: Isa) -> Vec<Vec<u8>> {
+fn encoded(encoder: &Encoder, source: &[u8], extremes: &Extremes, tally: &mut EncodeTally) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
-    encoder.encode_on(isa, 0..encoder.rows(), source, extremes, &mut outputs, tally);
+    encoder.encode(0..encoder.rows(), source, extremes, &mut outputs, tally);
     parts
 }
 
 /// Compares both ways to encode with every instruction set.
-fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
+fn check(new: impl Fn() -> Encoder, dtype: Dtype, source: &[u8], name: &str) {
+    let mut encoder = new().on(Isa::Baseline);
     let extremes = if encoder.has_column_scales() {
         Extremes::of_columns(dtype, source, 0, encoder.columns())
     } else {
         Extremes::of(dtype, source, 0)
     };
     assert_eq!(extremes.largest, Extremes::of(dtype, source, 0).largest);
-    let segments = encoder.segments;
-    let mut run = |is_fused: bool, skips_errors: bool, isa: Isa| {
-        encoder.segments = if is_fused { segments } else { SegmentLoop::Steps };
+    let run = |encoder: &Encoder, skips_errors: bool| {
         let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
-        (encoded(encoder, source, &extremes, &mut tally, isa), tally)
+        (encoded(encoder, source, &extremes, &mut tally), tally)
     };
-    let plain = run(false, false, Isa::Baseline);
+    (encoder.fused, encoder.narrow) = (None, None);
+    let plain = run(&encoder, false);
     assert_eq!(plain.1.first_special, None);
     for isa in Isa::available() {
-        let fused = run(true, false, isa);
+        let encoder = new().on(isa);
+        let fused = run(&encoder, false);
         assert!(fused.0 == plain.0, "{name} {dtype} {isa:?}");
         assert_eq!(fused.1, plain.1, "{name} {dtype} {isa:?}");
-        assert!(run(true, true, isa).0 == plain.0, "{name} {dtype} {isa:?}, without errors");
+        assert!(run(&encoder, true).0 == plain.0, "{name} {dtype} {isa:?}, without errors");
     }
 }
 
@@ -111,11 +112,12 @@ fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
                 _ => [3, 2077],
             };
             let options = EncodeOptions::default();
-            let mut encoder = Encoder::new(stored.row, &stored.grid, &shape, dtype, options).unwrap();
-            fused += usize::from(encoder.segments != SegmentLoop::Steps);
+            let new = || Encoder::new(stored.row, &stored.grid, &shape, dtype, options).unwrap();
+            let encoder = new();
+            fused += usize::from(encoder.fused.is_some());
             let count = (shape[0] * shape[1]) as usize;
             for source in [weights(dtype, count), tiny_weights(dtype, count)] {
-                check(&mut encoder, dtype, &source, stored.name);
+                check(new, dtype, &source, stored.name);
             }
         }
     }
@@ -146,12 +148,13 @@ fn rotated_rows_have_the_same_codes_and_errors_in_all_loops_and_in_any_pieces() 
             [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16].into_iter().flat_map(of_dtype)
         {
             let options = EncodeOptions { rotation: Some(size), keeps_type, ..EncodeOptions::default() };
-            let mut encoder = Encoder::new(stored.row, &stored.grid, &SHAPE, dtype, options).unwrap();
-            fused += usize::from(encoder.segments != SegmentLoop::Steps);
+            let new = || Encoder::new(stored.row, &stored.grid, &SHAPE, dtype, options).unwrap();
+            let encoder = new();
+            fused += usize::from(encoder.fused.is_some());
             levels += usize::from(encoder.has_levels());
             let count = (SHAPE[0] * SHAPE[1]) as usize;
             for source in [weights(dtype, count), tiny_weights(dtype, count)] {
-                check(&mut encoder, dtype, &source, stored.name);
+                check(new, dtype, &source, stored.name);
                 assert!(rows_at_once(&encoder, &source, 1) == rows_at_once(&encoder, &source, 14), "{}", stored.name);
             }
         }
@@ -174,9 +177,10 @@ fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
         }
         let source: Vec<u8> = (0..9216).flat_map(|at| half::bf16::from_f32(number(at)).to_le_bytes()).collect();
         let options = EncodeOptions::default();
-        let mut encoder = Encoder::new(stored.row, &stored.grid, &[2, 4608], Dtype::Bfloat16, options).unwrap();
-        narrow += usize::from(encoder.segments == SegmentLoop::Narrow);
-        check(&mut encoder, Dtype::Bfloat16, &source, stored.name);
+        let new = || Encoder::new(stored.row, &stored.grid, &[2, 4608], Dtype::Bfloat16, options).unwrap();
+        let encoder = new();
+        narrow += usize::from(encoder.narrow.is_some());
+        check(new, Dtype::Bfloat16, &source, stored.name);
     }
     assert_eq!(narrow, 2);
 }
@@ -193,12 +197,13 @@ fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&shape[..], LinearAxis { axis, block_size });
                 let options = EncodeOptions::default();
-                let mut encoder = Encoder::linear(stored.row, &stored.grid, along.0, along.1, dtype, options).unwrap();
-                assert!(encoder.segments == SegmentLoop::Fused || shape[1] == 1101, "{}", stored.name);
+                let new = || Encoder::linear(stored.row, &stored.grid, along.0, along.1, dtype, options).unwrap();
+                let encoder = new();
+                assert!(encoder.fused.is_some() || shape[1] == 1101, "{}", stored.name);
                 with_columns += usize::from(encoder.geometry.block[1] == 1);
                 let count = (shape[0] * shape[1]) as usize;
                 for source in [weights(dtype, count), halves(dtype, count)] {
-                    check(&mut encoder, dtype, &source, stored.name);
+                    check(new, dtype, &source, stored.name);
                 }
             }
         }
@@ -218,7 +223,7 @@ fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotien
         };
         let source: Vec<u8> = (0..1024).flat_map(|at| number(at).to_le_bytes()).collect();
         let mut tally = EncodeTally::default();
-        encoded(&encoder, &source, &Extremes::of(Dtype::Float64, &source, 0), &mut tally, Isa::chosen());
+        encoded(&encoder, &source, &Extremes::of(Dtype::Float64, &source, 0), &mut tally);
         assert_eq!((tally.values, tally.changed, tally.max_error), (1024, 0, 0.0), "{global}");
     }
 }
@@ -232,7 +237,7 @@ fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
     let number = |at: usize| if at < 32 { 6.0 * 2_f32.powi(120) } else { [6.0, 5.0][at % 2] * 2_f32.powi(-30) };
     let source: Vec<u8> = (0..64).flat_map(|at| number(at).to_le_bytes()).collect();
     let mut tally = EncodeTally::default();
-    encoded(&encoder, &source, &Extremes::default(), &mut tally, Isa::chosen());
+    encoded(&encoder, &source, &Extremes::default(), &mut tally);
     assert!(!tally.is_exact());
     assert_eq!((tally.max_error, tally.max_error_at), (2_f64.powi(-30), Some(33)));
     let sqnr = 10.0 * (72.0 * 2_f64.powi(300)).log10(); // 32 x (6 x 2^120)^2 over 16 x (2^-30)^2
@@ -246,7 +251,7 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
     for stored in unrotated_layouts() {
         for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
             let encoder = Encoder::new(stored.row, &stored.grid, &SHAPE, dtype, EncodeOptions::default()).unwrap();
-            assert_ne!(encoder.segments, SegmentLoop::Steps, "{}", stored.name);
+            assert!(encoder.fused.is_some(), "{}", stored.name);
             // The least numbers of a type, and numbers of few bits.
             let [least, tiny] = if dtype == Dtype::Float16 { [6e-8, 1e-6] } else { [1e-39, 1e-38] };
             let is_odd = |at: usize| at / 128 % 2 == 1;
@@ -272,7 +277,7 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
                 for skips_errors in [false, true] {
                     let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
                     let before = steps::RUNS.get();
-                    encoded(&encoder, &source, &Extremes::of(dtype, &source, 0), &mut tally, Isa::chosen());
+                    encoded(&encoder, &source, &Extremes::of(dtype, &source, 0), &mut tally);
                     // Of 128 segments or more. The largest error is found step by step.
                     let runs = steps::RUNS.get() - before;
                     // The scales that compressed-tensors computes in float16 suit no loop.
@@ -296,7 +301,7 @@ fn zeros_of_both_signs_have_the_same_scales_in_float64() {
             let [positive, negative] = [0.0_f64, -0.0].map(|zero| {
                 let source = zero.to_le_bytes().repeat(128 * 512);
                 let extremes = Extremes::of(Dtype::Float64, &source, 0);
-                encoded(&encoder, &source, &extremes, &mut EncodeTally::default(), Isa::chosen())
+                encoded(&encoder, &source, &extremes, &mut EncodeTally::default())
             });
             for ((part, positive), negative) in encoder.parts().iter().zip(positive).zip(negative) {
                 let place = format!("{} {arithmetic:?} {}", stored.row.name, part.suffix);
@@ -320,7 +325,7 @@ fn the_distance_of_a_table_of_bfloat16_is_rounded_before_it_is_divided() {
         let numbers = [-0.0078125, 3.015625].into_iter().cycle().take(32).map(half::bf16::from_f32);
         let source: Vec<u8> = numbers.flat_map(half::bf16::to_le_bytes).collect();
         let extremes = Extremes::of(Dtype::Bfloat16, &source, 0);
-        let parts = encoded(&encoder, &source, &extremes, &mut EncodeTally::default(), Isa::chosen());
+        let parts = encoded(&encoder, &source, &extremes, &mut EncodeTally::default());
         let scale = encoder.parts().iter().position(|part| part.role == Role::Scale).unwrap();
         let scale = half::bf16::from_le_bytes(*parts[scale].first_chunk().unwrap());
         assert_eq!(scale.to_f32(), 207.0 / 1024.0);

@@ -5,12 +5,8 @@ use super::super::libraries::GGUF;
 use super::super::parts::LinearAxis;
 use super::blocks::BlockWeightEncoder;
 use super::encoder::Encoder;
-use super::extremes::Extremes;
 use super::geometry::EncodedPart;
-use super::tally::EncodeTally;
-use crate::blocks::EncodeRefusal;
 use crate::dtype::Dtype;
-use crate::kernel::Isa;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -144,28 +140,6 @@ impl WeightEncoder {
                 let range = rows.start * row..rows.end * row;
                 Vec::from([range])
             }
-        }
-    }
-
-    /// Encodes a range of rows: see [`Encoder::encode`].
-    ///
-    /// # Errors
-    /// When values have no blocks: the element of the error counts from the first of these rows.
-    pub fn encode(
-        &self,
-        rows: Range<u64>,
-        source: &[u8],
-        extremes: &Extremes,
-        outputs: &mut [&mut [u8]],
-        tally: &mut EncodeTally,
-    ) -> Result<(), EncodeRefusal> {
-        match self {
-            Self::Grid(encoder) => {
-                encoder.encode(rows, source, extremes, outputs, tally);
-                Ok(())
-            }
-            Self::Blocks(encoder) => encoder.encode(Isa::chosen(), rows, source, outputs[0], tally),
-            Self::Plain(_) => unreachable!("a conversion casts them"),
         }
     }
 }

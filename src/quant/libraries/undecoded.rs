@@ -143,9 +143,11 @@ pub(in crate::quant) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bo
 
 /// Finds the methods whose codes a tensor may hold, each with the name of the companion tensor that the method stores.
 fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'static UndecodedMethod, String)> {
-    let all = UNDECODED.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
+    // No codes are floats of 16 bits and more, of which there may be a million.
+    let methods = if dtype.is_some_and(Dtype::is_weight) { &[] } else { UNDECODED };
+    let all = methods.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
     all.filter_map(move |(method, (end, dtypes, companion))| {
-        dtype.filter(|dtype| dtypes.contains(dtype))?; // before names are compared, because it is rare
+        dtype.filter(|dtype| dtypes.contains(dtype))?;
         let stem = name.strip_suffix(end)?;
         Some((method, format!("{stem}{companion}")))
     })

@@ -85,7 +85,7 @@ impl SourceGrid {
         }
         let mut block = geometry.block.map(|length| length as usize);
         if geometry.group_index.is_some() {
-            let index = decoder.group_index(parts, 0..geometry.columns as usize)?;
+            let index = steps.group_index(parts, 0..geometry.columns as usize)?;
             let size = geometry.columns.div_ceil(geometry.grid[1]).max(1) as usize;
             let mut groups = index.iter().flatten().enumerate();
             if groups.any(|(column, group)| *group as usize != column / size) {
@@ -207,10 +207,11 @@ impl SourceGrid {
         keeps_blocks: bool,
         parts: &[&[u8]],
     ) -> Vec<SourceGroup> {
-        let (format, row) = blocks.stored_row((matrix as u64 * blocks.rows) + row as u64, 0..blocks.columns, parts);
+        let (format, row, factor) =
+            blocks.stored_row((matrix as u64 * blocks.rows) + row as u64, 0..blocks.columns, parts);
         let mut scales = Vec::new();
         format.scales(row, &mut scales);
-        let global = blocks.factor(matrix as u64, parts).filter(|_| !keeps_blocks).map_or(1.0, f64::from);
+        let global = factor.filter(|_| !keeps_blocks).map_or(1.0, f64::from);
         let mut subtracted = Vec::new();
         format.offsets(row, &mut subtracted);
         if subtracted.is_empty() {
@@ -323,7 +324,7 @@ impl SourceGrid {
 fn codes_of_blocks(blocks: &BlockDecoder, row: u64, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
     let mut codes = [0; 2 * super::SEGMENT];
     let [start, end] = [columns.start, columns.end].map(|column| column as u64);
-    let (format, stored) = blocks.stored_row(row, start..end, parts);
+    let (format, stored, _) = blocks.stored_row(row, start..end, parts);
     let count = stored.len() / format.bytes as usize * format.elements as usize;
     format.codes(stored, &mut codes[..count]);
     out.copy_from_slice(&codes[columns.start % format.elements as usize..][..columns.len()]);

@@ -21,22 +21,25 @@ impl BlockDecoder {
         })
     }
 
-    /// Counts special and flushed values of some columns of a row.
-    pub(super) fn count_row(&self, range: &DecodeRange, out: &[u8]) -> DecodeTally {
+    /// Counts special and flushed values.
+    pub(super) fn count(&self, range: &DecodeRange, out: &[u8]) -> DecodeTally {
         let mut tally = DecodeTally::default();
         let Some((width, infinity)) = infinity(self.target) else { return tally };
-        LineDecoder::new(self, range, Dtype::Float64).each(range.rows.clone(), |row, now, lane| {
-            let start = (now.start - range.columns.start) as usize * width;
-            let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
-            for (column, (value, exact)) in now.clone().zip(values) {
-                let (magnitude, at) = (magnitude(value), row * self.columns + column);
-                if magnitude == 0 {
-                    tally.flushed += u64::from(f64::from_le_bytes(*exact) != 0.0);
-                } else if magnitude >= infinity {
-                    tally.add_special(at, magnitude > infinity, &self.factors(row, column, range.parts));
+        let mut lines = LineDecoder::new(self, range, Dtype::Float64);
+        for (row, out) in range.rows.clone().zip(out.chunks_exact(range.width() * width)) {
+            lines.each(row..row + 1, |_, now, lane| {
+                let start = (now.start - range.columns.start) as usize * width;
+                let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
+                for (column, (value, exact)) in now.clone().zip(values) {
+                    let (magnitude, at) = (magnitude(value), row * self.columns + column);
+                    if magnitude == 0 {
+                        tally.flushed += u64::from(f64::from_le_bytes(*exact) != 0.0);
+                    } else if magnitude >= infinity {
+                        tally.add_special(at, magnitude > infinity, &self.factors(row, column, range.parts));
+                    }
                 }
-            }
-        });
+            });
+        }
         tally
     }
 
@@ -55,14 +58,12 @@ impl BlockDecoder {
         } else {
             (row, column)
         };
-        let SourceLine { source, matrix, line, is_column } = self.line(row);
-        let source = &self.sources[source];
-        let (line, column) = if is_column { (column, line) } else { (line, column) };
-        let block = source.blocks([matrix, line], column..column + 1, parts);
+        let stored = self.line(row);
+        let (line, column) = if stored.is_column { (column, stored.line) } else { (stored.line, column) };
+        let (format, block, factor) = self.blocks(SourceLine { line, ..stored }, column..column + 1, parts);
         let BlockValue { code, code_bits, number, scale, offset } =
-            source.format.explain(block, (column % source.format.elements) as usize);
+            format.explain(block, (column % format.elements) as usize);
         let one = (self.assembly.change == ValueChange::LessOne).then_some(1.0);
-        let factor = self.factor(matrix, parts);
         // 0 stays 0, so that an infinite factor gives no NaN.
         let times_factor = |offset: f64| if offset == 0.0 { offset } else { offset * factor.map_or(1.0, f64::from) };
         Explanation {

@@ -71,15 +71,10 @@ impl BlockPart {
         let source = source(count / format.elements, format.elements).filter(|_| is_whole)?;
         Some((1, source))
     }
-
-    /// Returns the blocks around some columns of a row of a matrix. Columns may go on in the rows that follow.
-    fn blocks<'p>(&self, [matrix, row]: [u64; 2], columns: Range<u64>, parts: &[&'p [u8]]) -> &'p [u8] {
-        let BlockFormat { elements, bytes, .. } = self.format;
-        let row = (matrix * self.rows + row) * self.row_bytes;
-        let [start, end] = [columns.start / elements, columns.end.div_ceil(*elements)].map(|block| row + block * bytes);
-        &parts[self.part][start as usize..end as usize]
-    }
 }
+
+/// A format, blocks of it, and the scale of their tensor.
+pub(in crate::quant) type StoredBlocks<'a> = (&'static BlockFormat, &'a [u8], Option<f32>);
 
 /// A row of an assembled matrix, before it is transposed: a row or a column of a matrix of a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -232,17 +227,26 @@ impl BlockDecoder {
         }
     }
 
-    /// Returns the stored blocks around some columns of a row, counted through all matrices, if
-    /// [`BlockDecoder::only_source`] holds it.
+    /// Returns the format of the blocks around some columns of a line, which may go on in the lines that follow, the
+    /// blocks, and the scale of the tensor.
+    fn blocks<'p>(&self, line: SourceLine, columns: Range<u64>, parts: &[&'p [u8]]) -> StoredBlocks<'p> {
+        let SourceLine { source, matrix, line, .. } = line;
+        let BlockPart { part, format, rows, row_bytes, .. } = self.sources[source];
+        let row = (matrix * rows + line) * row_bytes;
+        let [start, end] = [columns.start / format.elements, columns.end.div_ceil(format.elements)]
+            .map(|block| (row + block * format.bytes) as usize);
+        (format, &parts[part][start..end], self.factor(matrix, parts))
+    }
+
+    /// Returns the same for some columns of a row, counted through all matrices, if [`BlockDecoder::only_source`] holds
+    /// it.
     pub(in crate::quant) fn stored_row<'p>(
         &self,
         row: u64,
         columns: Range<u64>,
         parts: &[&'p [u8]],
-    ) -> (&'static BlockFormat, &'p [u8]) {
-        let SourceLine { source, matrix, line, .. } = self.line(row);
-        let source = &self.sources[source];
-        (source.format, source.blocks([matrix, line], columns, parts))
+    ) -> StoredBlocks<'p> {
+        self.blocks(self.line(row), columns, parts)
     }
 
     /// Returns the scale of the tensor.

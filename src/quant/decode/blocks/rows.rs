@@ -15,17 +15,19 @@ const TILE: u64 = 32;
 impl BlockDecoder {
     /// Decodes whole rows, or columns of one row.
     pub(in crate::quant::decode) fn decode(&self, range: &DecodeRange, out: &mut [u8]) -> DecodeTally {
-        let (mut tally, rows) = (DecodeTally::default(), &range.rows);
+        let DecodeRange { isa, parts, rows, columns } = range;
+        let (mut tally, mut lines) = (DecodeTally::default(), LineDecoder::new(self, range, self.lane));
         let row_bytes = range.width() * self.target.bits() as usize / 8;
-        let is_direct = self.lane == Dtype::Float32 && self.target != Dtype::Float64;
-        let is_direct = is_direct && self.assembly.change == ValueChange::None && !self.assembly.orders_columns();
-        let mut lines = LineDecoder::new(self, range, self.lane);
         let (mut row, mut out) = (rows.start, out);
         while row < rows.end {
-            let end = if is_direct { self.end_of_run(row, rows.end) } else { self.end_of_tile(row, rows.end) };
+            let end = self.end_of_run(row, rows.end);
             let (now, rest) = out.split_at_mut((end - row) as usize * row_bytes);
-            if is_direct && !self.is_by_columns(row) {
-                tally += self.decode_adjacent(&range.of_rows(row..end), now);
+            if self.is_direct(row) {
+                let count = (end - row) * range.width() as u64;
+                let (format, blocks, factor) = self.blocks(self.line(row), columns.start..columns.start + count, parts);
+                if format.decode(*isa, blocks, factor, self.target, now) {
+                    tally += self.count(&range.of_rows(row..end), now);
+                }
             } else {
                 tally += lines.decode(row..end, now);
             }
@@ -39,40 +41,30 @@ impl BlockDecoder {
         !self.assembly.orders_columns() && (self.assembly.is_transposed || self.line(row).is_column)
     }
 
-    /// Returns the end of the rows from `row` on that are decoded together: all with the same scale, if they are adjacent.
+    /// True if the values of a row are those of stored blocks, which decode to the target.
+    fn is_direct(&self, row: u64) -> bool {
+        self.lane == Dtype::Float32
+            && self.target != Dtype::Float64
+            && self.assembly.change == ValueChange::None
+            && !self.assembly.orders_columns()
+            && !self.is_by_columns(row)
+    }
+
+    /// Returns the end of the rows from `row` on that are decoded together: a tile, or adjacent rows with the same scale.
     fn end_of_run(&self, row: u64, end: u64) -> u64 {
-        if self.assembly != Assembly::default() {
-            return self.end_of_tile(row, end);
-        }
-        let is_of_matrix = self.factor.is_some_and(|(_, is_of_matrix)| is_of_matrix);
-        if is_of_matrix { ((row / self.rows + 1) * self.rows).min(end) } else { end }
-    }
-
-    /// Returns the end of the rows from `row` on that a tile holds.
-    pub(super) fn end_of_tile(&self, row: u64, end: u64) -> u64 {
-        if !self.is_by_columns(row) {
-            return row + 1;
-        }
         let within = row % self.rows;
-        let height = if self.assembly.is_transposed { self.rows } else { self.sources[0].columns };
-        let unit = self.sources.iter().map(|source| source.format.elements).max().unwrap_or(1).max(TILE);
-        (row - within + ((within / unit + 1) * unit).min(height)).min(end)
-    }
-
-    /// Decodes values that are adjacent in a source.
-    fn decode_adjacent(&self, range: &DecodeRange, out: &mut [u8]) -> DecodeTally {
-        let mut tally = DecodeTally::default();
-        let DecodeRange { isa, parts, rows, columns } = range;
-        let SourceLine { source, matrix, line, .. } = self.line(rows.start);
-        let (source, count) = (&self.sources[source], (rows.end - rows.start) * range.width() as u64);
-        let blocks = source.blocks([matrix, line], columns.start..columns.start + count, parts);
-        if source.format.decode(*isa, blocks, self.factor(matrix, parts), self.target, out) {
-            let row_bytes = out.len() / (rows.end - rows.start) as usize;
-            for (row, out) in rows.clone().zip(out.chunks_exact(row_bytes)) {
-                tally += self.count_row(&range.of_rows(row..row + 1), out);
-            }
-        }
-        tally
+        let run = if self.is_by_columns(row) {
+            let height = if self.assembly.is_transposed { self.rows } else { self.sources[0].columns };
+            let unit = self.sources.iter().map(|source| source.format.elements).max().unwrap_or(1).max(TILE);
+            ((within / unit + 1) * unit).min(height) - within
+        } else if self.assembly != Assembly::default() || !self.is_direct(row) {
+            1
+        } else if self.factor.is_some_and(|(_, is_of_matrix)| is_of_matrix) {
+            self.rows - within
+        } else {
+            end - row
+        };
+        (row + run).min(end)
     }
 }
 
@@ -119,7 +111,7 @@ impl<'a> LineDecoder<'a> {
             let out = &mut out[place * width..(place + count) * width];
             run(&decoder.encode, lane, out, count);
             if decoder.has_special(lane, out) {
-                tally += decoder.count_row(&DecodeRange { rows: row..row + 1, columns: now.clone(), ..*range }, out);
+                tally += decoder.count(&DecodeRange { rows: row..row + 1, columns: now.clone(), ..*range }, out);
             }
         });
         tally
@@ -131,9 +123,9 @@ impl<'a> LineDecoder<'a> {
         let width = self.width();
         let (height, count) = ((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
         self.tile.resize(height * count * width, 0);
-        let decode = |SourceLine { source, matrix, line, .. }: SourceLine, columns: Range<u64>, out: &mut [u8]| {
-            let (source, factor) = (&decoder.sources[source], decoder.factor(matrix, parts));
-            source.format.decode(isa, source.blocks([matrix, line], columns, parts), factor, lane, out);
+        let decode = |line: SourceLine, columns: Range<u64>, out: &mut [u8]| {
+            let (format, blocks, factor) = decoder.blocks(line, columns, parts);
+            format.decode(isa, blocks, factor, lane, out);
         };
         if decoder.assembly.orders_columns() {
             self.blocks.resize(decoder.columns as usize * width, 0);
