@@ -45,7 +45,7 @@ pub(super) struct Shown<'a> {
 
 impl Shown<'_> {
     fn report(&self, source: &Checkpoint, output: &Path, written: Written, begin: Instant) -> Report {
-        let report = reported(self.job, &self.findings, (source, output), written, begin);
+        let report = reported(self.job, &self.findings, (source, output), Some(written), begin);
         Report { budget: self.budget.clone(), ..report }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn measure<'a>(
         let files: Vec<FileReport> = plans.into_iter().map(file).collect();
         let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         let written = Written { files, before: 0, finished: 0, all: 0, was_complete: false };
-        let report = reported(&job, &findings, (source, &source.path), written, start);
+        let report = reported(&job, &findings, (source, &source.path), Some(written), start);
         let report = Report { options: RecordedOptions::default(), ..report };
         let layout = options.layout_in_effect().unwrap_or_default();
         Ok(MeasuredScheme { scheme, layout, report, loaded_together: findings.loaded_together })

@@ -170,10 +170,8 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// As for the function, and if the work is cancelled.
     pub fn cast(&self, input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
-        let begin = Instant::now();
         options.attributes.check()?;
-        let source = &self.open(input.as_ref(), Task::Cast(options))?;
-        self.run(&self.job(Task::Cast(options), Some(output.as_ref())), &Model::of_values(source), begin)
+        self.convert_values(input.as_ref(), output.as_ref(), Task::Cast(options))
     }
 
     /// Does the same as [`bitcast`](bitcast()) with these settings.
@@ -186,9 +184,16 @@ impl<'a> Settings<'a> {
         output: impl AsRef<Path>,
         options: &BitcastOptions,
     ) -> Result<Report> {
-        let (begin, task) = (Instant::now(), Task::BitCast(options));
-        let source = &self.open(input.as_ref(), task)?;
-        self.run(&self.job(task, Some(output.as_ref())), &Model::of_values(source), begin)
+        self.convert_values(input.as_ref(), output.as_ref(), Task::BitCast(options))
+    }
+
+    fn convert_values(&self, input: &Path, output: &Path, task: Task) -> Result<Report> {
+        let begin = Instant::now();
+        let source = &self.open(input, task)?;
+        let names = || source.all_names().collect::<Vec<_>>();
+        check_matched(&task.selection(source), task.tensors().allow_unmatched, names)
+            .map_err(|error| error.in_file(input))?;
+        self.run(&self.job(task, Some(output)), &Model::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -260,13 +265,7 @@ impl<'a> Settings<'a> {
 
     fn open(&self, input: &Path, task: Task) -> Result<Checkpoint> {
         let sources = job::open(&[input.to_owned()], task, (Publish::Each, self.threads()), self, |error, _| error)?;
-        let source = sources.into_iter().next().expect("there is one input");
-        if matches!(task, Task::Cast(_) | Task::BitCast(_)) {
-            let names = || source.all_names().collect::<Vec<_>>();
-            check_matched(&task.selection(&source), task.tensors().allow_unmatched, names)
-                .map_err(|error| error.in_file(input))?;
-        }
-        Ok(source)
+        Ok(sources.into_iter().next().expect("there is one input"))
     }
 
     fn run(&self, job: &Job, model: &Model, begin: Instant) -> Result<Report> {
@@ -281,10 +280,7 @@ fn run(job: &Job, models: &[Model], observer: &dyn Observer, begin: Instant) -> 
     let mut outputs = job::prepare(job, models, &mut files, observer)?;
     let findings = outputs.first_mut().map(|output| std::mem::take(&mut output.findings)).unwrap_or_default();
     job::write(job, outputs, observer, |source, output, written| {
-        let report = match written? {
-            Some(written) => reported(job, &findings, (source, output), written, begin),
-            None => unwritten(job, &findings, source, output),
-        };
+        let report = reported(job, &findings, (source, output), written?, begin);
         reports.push(report.unless_refused(&job.fail_on)?);
         Ok(())
     })?;
@@ -333,38 +329,30 @@ fn check_rules(options: &QuantizeOptions, model: &Model) -> Result<()> {
     }
 }
 
-/// Reports on an input that was converted.
+/// Reports on an input that was converted, or whose output exists and is kept.
 pub(crate) fn reported(
     job: &Job,
     findings: &PlanFindings,
     (source, output): (&Checkpoint, &Path),
-    Written { files, before, .. }: Written,
+    written: Option<Written>,
     begin: Instant,
 ) -> Report {
+    let dropped = findings.dropped.iter().map(String::as_str).chain(source.dropped.names());
+    let kept = Report {
+        options: job.task.recorded(source),
+        config: findings.config.clone(),
+        adapters: findings.adapters.clone(),
+        left_out: dropped.map(str::to_owned).collect(),
+        ..Report::empty(job.operator().name(), &source.path, output)
+    };
+    let Some(Written { files, before, .. }) = written else { return kept };
     let bytes_in = match job.partition {
         Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
         None => source.bytes(),
     };
     let time = (!job.dry_run).then(|| begin.elapsed());
     let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
-    Report { bytes_in, files, before, time, is_published, ..unwritten(job, findings, source, output) }
-}
-
-/// Reports on an input whose output exists and is kept.
-fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &Path) -> Report {
-    Report {
-        options: job.task.recorded(source),
-        config: findings.config.clone(),
-        adapters: findings.adapters.clone(),
-        left_out: findings
-            .dropped
-            .iter()
-            .map(String::as_str)
-            .chain(source.dropped.names())
-            .map(str::to_owned)
-            .collect(),
-        ..Report::empty(job.operator().name(), &source.path, output)
-    }
+    Report { bytes_in, files, before, time, is_published, ..kept }
 }
 
 /// Refuses a type that weights are not decoded to.

@@ -85,3 +85,9 @@ pub(crate) fn read_regular(path: &Path, most: u64, links: Links) -> io::Result<V
     }
     Ok(content)
 }
+
+/// Reads a text of at most this many bytes from a file, or from the target of a link.
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<String, Error> {
+    let bytes = read_regular(path, most, Links::Follow).map_err(unreadable(path))?;
+    String::from_utf8(bytes).map_err(|_| Error::new("is not UTF-8 text").in_file(path))
+}

@@ -6,7 +6,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, ReadOptions, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::open::{Links, is_missing, read_regular};
+use crate::io::open::{is_missing, read_text};
 use crate::kernel::{Kernel, Rules, Storage};
 use crate::read::SourceTensor;
 use crate::text::{first_few, shorten};
@@ -390,9 +390,7 @@ fn read_config(path: &Path) -> Result<(String, Value)> {
         let error = Error::new(format!("{CONFIG} is missing: the scale is not known"));
         return Err(error.remedy("download the whole folder"));
     }
-    let text =
-        read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
-    let text = String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text").in_file(path))?;
+    let text = read_text(path, MOST)?;
     let config: Value =
         serde_json::from_str(&text).map_err(|error| Error::new(format!("is not JSON: {error}")).in_file(path))?;
     if !config.is_object() {

@@ -4,7 +4,7 @@ use super::shared::texts;
 use crate::container::checkpoint::ExpertForm;
 use crate::container::gguf::is_kind;
 use crate::error::{Error, Result};
-use crate::io::open::{Links, read_regular};
+use crate::io::open::read_text;
 use crate::select::Pattern;
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
@@ -239,12 +239,7 @@ impl FromStr for SetValue {
             return Err(Error::new("the key is empty"));
         }
         let value = match value.strip_prefix('@').map(Path::new) {
-            Some(path) => {
-                let bytes = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error));
-                let text =
-                    bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| Error::new("is not UTF-8 text")));
-                text.map_err(|error| error.in_file(path))?
-            }
+            Some(path) => read_text(path, MOST)?,
             None => value.to_owned(),
         };
         Ok(Self { key: key.to_owned(), kind, value })

@@ -293,9 +293,8 @@ impl<'a> WeightRows<'a> {
             WeightValues::Gathered { .. } => {
                 let mut indices = crate::container::indices(element, self.encoder.shape(), false);
                 // Only transposed matrices become codes and scales.
-                if self.encoder.grid().is_some() {
-                    let last = indices.len() - 1;
-                    indices.swap(last - 1, last);
+                if let ([.., row, column], Some(_)) = (&mut indices[..], self.encoder.grid()) {
+                    std::mem::swap(row, column);
                 }
                 indices
             }

@@ -36,7 +36,7 @@ use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_wit
 use crate::error::{Error, Kind, Result};
 use crate::io::advice::take_out;
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, is_missing, read_regular};
+use crate::io::open::is_missing;
 use crate::io::output::{WORK, directory_of};
 use crate::io::temporaries::is_unfinished;
 use crate::text::{counted, path_text, shorten};
@@ -351,8 +351,7 @@ fn refuse_unfinished(folder: &Path) -> Result<()> {
 fn read_text(path: &Path) -> Result<String> {
     /// Maximum length; indexes of the largest models have a few MiB.
     const MOST: u64 = 100 << 20;
-    let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error))?;
-    String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text"))
+    crate::io::open::read_text(path, MOST)
 }
 
 /// Returns the text after the byte order mark with which some Windows editors begin a file.

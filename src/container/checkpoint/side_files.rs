@@ -155,7 +155,7 @@ fn modules_of(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let read = |inside: &Path| {
         let path = folder.join(inside);
         let text = if is_missing(&path) { return Ok(Value::Null) } else { read_text(&path) };
-        let text = text.map_err(|error| error.in_file(&path).remedy(READABLE))?;
+        let text = text.map_err(|error| error.remedy(READABLE))?;
         // A file that is not JSON does not describe modules.
         Ok(serde_json::from_str(without_byte_order_mark(&text)).unwrap_or_default())
     };
@@ -262,7 +262,7 @@ fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
         let error = Error::new(format!("has {len} bytes; at most {MOST} are read")).in_file(&path);
         return Err(error.remedy("download it again: the config of a model has a few MiB at most"));
     }
-    let text = read_text(&path).map_err(|error| error.in_file(&path).remedy(READABLE))?;
+    let text = read_text(&path).map_err(|error| error.remedy(READABLE))?;
     match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(without_byte_order_mark(&text))) {
         Ok(_) => Ok(Some(text)),
         Err(error) => {

@@ -17,19 +17,18 @@ const TOLERANCE: f32 = 1e-4;
 
 /// A GGUF that gives its metadata to a new file, with its other parts.
 pub(super) struct Donor {
-    first: Input,
-    others: Vec<Input>,
+    /// The first of them has the keys.
+    parts: Vec<Input>,
     /// The number of parts that were not found. Their tensors are unknown.
     missing: usize,
 }
 
 impl Donor {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let first = keys::open(path)?;
-        let mut donor = Self { others: Vec::new(), missing: 0, first };
-        for part in part_paths(&donor.first).iter().skip(1) {
+        let mut donor = Self { parts: vec![keys::open(path)?], missing: 0 };
+        for part in part_paths(&donor.parts[0]).iter().skip(1) {
             if part.is_file() {
-                donor.others.push(container::probe(part)?);
+                donor.parts.push(container::probe(part)?);
             } else {
                 donor.missing += 1;
             }
@@ -39,15 +38,11 @@ impl Donor {
 
     /// The file with the keys.
     pub(super) fn source(&self) -> KeySource<'_> {
-        KeySource(&self.first)
-    }
-
-    fn parts(&self) -> impl Iterator<Item = &Input> {
-        std::iter::once(&self.first).chain(&self.others)
+        KeySource(&self.parts[0])
     }
 
     fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
-        self.parts().flat_map(|part| part.contents.tensors.iter().map(move |tensor| (part, tensor)))
+        self.parts.iter().flat_map(|part| part.contents.tensors.iter().map(move |tensor| (part, tensor)))
     }
 
     /// Refuses the metadata of a model with tensors of other shapes, or with another number of tokens. llama.cpp
@@ -123,7 +118,7 @@ impl Donor {
             stem.is_some_and(|stem| quantized.contains(stem))
         };
         let unreadable =
-            self.parts().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
+            self.parts.iter().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
         let all = self.tensors().map(|(_, tensor)| &*tensor.name).chain(unreadable);
         let lost = all.filter(|name| !new.contains(name) && !is_scale(name)).map(str::to_owned);
         let lost: Vec<String> = lost.collect();
@@ -133,7 +128,7 @@ impl Donor {
     }
 
     fn path(&self) -> PathBuf {
-        self.first.path().to_owned()
+        self.parts[0].path().to_owned()
     }
 }
 

@@ -172,7 +172,7 @@ impl<'a> Planned<'a> {
             recover::search(&mut steps.planned.steps, options.only_exact, request.threads, observer)?;
         }
         let mut plan = steps.finish(&task.tensors.rename, true)?;
-        let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
+        let file_type = task.scheme.map_or_else(|| model.file_type(), |scheme| scheme.file_type);
         if is_language {
             plan.steps.sort_by(|one, other| language::place(one.name()).cmp(&language::place(other.name())));
         } else if !input.source.is_gguf() {

@@ -148,13 +148,12 @@ pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<NewWeight<'m>>> {
 
 impl<'m> GgufModel<'m> {
     /// Returns llama.cpp's number for the type that most weights have; `None` if there is none.
-    pub(super) fn file_type(&self, input: &Model) -> Option<u32> {
+    pub(super) fn file_type(&self) -> Option<u32> {
         let mut counts: HashMap<&str, u64> = HashMap::new();
         for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
             let stored = match &tensor.origin {
                 WeightOrigin::Coded(weight) => weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]),
-                WeightOrigin::Stored(at) => input.tensors[*at].dtype.and_then(BlockFormat::plain),
-                WeightOrigin::Gathered { sources, .. } => input.tensors[sources[0]].dtype.and_then(BlockFormat::plain),
+                WeightOrigin::Stored(_) | WeightOrigin::Gathered { .. } => tensor.dtype.and_then(BlockFormat::plain),
             };
             if let Some(format) = tensor.unquantized.or(stored) {
                 *counts.entry(format.name).or_default() += tensor.shape.iter().product::<u64>();

@@ -18,7 +18,7 @@ use super::roots::{LocatedTensor, RootChoice, choose};
 use crate::container::{ReadOptions, Tensor, element_count};
 use crate::dtype::Dtype;
 use crate::error::{Advice, Error, Opt, Result};
-use crate::io::open::{Links, is_missing, read_regular};
+use crate::io::open::{Links, is_missing, read_regular, unreadable};
 use crate::text::{counted, first_few};
 use crate::threads::in_order;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -63,8 +63,7 @@ fn world_size(folder: &Path, names: &[String]) -> Result<u64> {
     }
     let config = folder.join(CONFIG);
     if !is_missing(&config) {
-        let text = read_regular(&config, 1 << 20, Links::Follow).map_err(|error| Error::io("cannot read", &error));
-        let text = text.map_err(|error| error.in_file(&config))?;
+        let text = read_regular(&config, 1 << 20, Links::Follow).map_err(unreadable(&config))?;
         let text: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
         if let Some(other) = text.get("world_size").and_then(serde_json::Value::as_u64).filter(|other| *other != count)
         {

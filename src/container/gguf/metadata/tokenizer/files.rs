@@ -5,7 +5,7 @@ use crate::container::Members;
 use crate::container::json::as_json;
 use crate::error::{Error, Result};
 use crate::io::listing::entries;
-use crate::io::open::{Links, is_missing, read_regular, unreadable};
+use crate::io::open::{Links, is_missing, read_regular, read_text, unreadable};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -138,9 +138,8 @@ pub(super) fn bytes(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 }
 
 pub(super) fn text(folder: &Path, name: &str) -> Result<Option<String>> {
-    let Some(bytes) = bytes(folder, name)? else { return Ok(None) };
-    let text = String::from_utf8(bytes);
-    text.map(Some).map_err(|_| Error::new("is not UTF-8 text").in_file(&folder.join(name)))
+    let path = folder.join(name);
+    if is_missing(&path) { Ok(None) } else { read_text(&path, MOST).map(Some) }
 }
 
 pub(super) fn json<T: DeserializeOwned>(folder: &Path, name: &str, text: &str) -> Result<T> {
