@@ -18,6 +18,7 @@ pub(super) struct EncodeBuffers {
     pub(super) segment: usize,
     /// Number of groups in a tile: as many as fit into a segment. A group longer than a segment is a separate tile.
     pub(super) groups: usize,
+    /// Values of float64, then their errors.
     pub(super) wide: Vec<f64>,
     pub(super) values: Vec<f32>,
     pub(super) numbers: Vec<f32>,
