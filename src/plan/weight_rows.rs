@@ -212,7 +212,7 @@ impl<'a> WeightRows<'a> {
             let whole = match &self.values {
                 WeightValues::Coded(decoder, _) => WeightValues::Coded(Arc::clone(decoder), RowMap::ALL),
                 WeightValues::Rows(_) => WeightValues::Rows(0),
-                _ => {
+                WeightValues::Gathered { .. } => {
                     return Err(
                         self.sources[0].error(Error::new("has rows in another order, which are not decomposed"))
                     );
