@@ -92,7 +92,7 @@ fn quantized(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("dequantize {}", scheme.name));
         group.throughput(Throughput::Bytes(input.len() as u64));
         for isa in Isa::available() {
-            decoder.isa = isa;
+            decoder = decoder.on(isa);
             group.bench_function(format!("{isa:?}"), |bencher| {
                 bencher.iter(|| decoder.decode(0..SHAPE[0], black_box(&bytes), &mut values));
             });

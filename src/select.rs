@@ -75,6 +75,7 @@ impl Pattern {
         self.regex.is_match(name)
     }
 
+    /// True if it matches one of these names.
     pub(crate) fn matches_one(&self, names: &[impl AsRef<str>]) -> bool {
         names.iter().any(|name| self.matches(name.as_ref()))
     }

@@ -62,7 +62,8 @@ impl From<Error> for Unreachable {
 struct BudgetWeight<'r> {
     name: &'r str,
     elements: u64,
-    /// For each measured scheme that fits, the scheme that it gets; then, if it may be kept, no scheme.
+    /// For each measured scheme, the scheme that the weight gets, and the offer; the last is to keep the weight. `None` if that
+    /// is not possible.
     offers: Vec<Option<(Option<&'r str>, Offer)>>,
 }
 

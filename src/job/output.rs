@@ -114,7 +114,7 @@ impl<'a> PlannedOutput<'a> {
         Ok(Written { files, before: 0, finished: 0, all, was_complete: false })
     }
 
-    /// Creates the file of an output that is one.
+    /// Creates the file of the output, which must be a file.
     pub(super) fn create(mut self, job: &Job, observer: &dyn Observer) -> Result<NewFile<'a>> {
         let name = self.name(0);
         let OutputPlace::File { destination: Some(destination), data } = self.place else {

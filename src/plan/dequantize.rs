@@ -1,4 +1,5 @@
-//! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
+//! Plans the decoding of the quantized weights of an input, and the new texts of its configs. Notes about sets of weights, of
+//! which a cast adds some from another model.
 
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};

@@ -13,7 +13,6 @@ use crate::select::experts::ModelFacts;
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::mem::take;
 
 /// The stacks of a model.
 #[derive(Clone, Copy)]
@@ -62,7 +61,8 @@ impl ExpertStacks {
                 stacks.entry(place.stack).or_default().push((number, at));
             }
         }
-        // For each step: the first step of its stack, its number there, and the number of steps; none in a stack of 0 steps.
+        // The rank of each step: the first step of its stack, its number there, and the number of steps in it. Other steps: their
+        // own index, 0 and 0.
         let mut ranks: Vec<(usize, u64, u64)> = (0..steps.len()).map(|at| (at, 0, 0)).collect();
         for (name, mut numbers) in stacks {
             let first = numbers[0].1;
@@ -103,8 +103,9 @@ impl ExpertStacks {
         for ((first, number, count), step) in &mut ranked {
             if *count == 0 {
                 for result in step.results.iter_mut() {
-                    let new = self.in_mlx().and_then(|form| form.name_of(&result.name));
-                    result.name = new.map_or_else(|| take(&mut result.name), Cow::Owned);
+                    if let Some(new) = self.in_mlx().and_then(|form| form.name_of(&result.name)) {
+                        result.name = Cow::Owned(new);
+                    }
                 }
                 continue;
             }

@@ -25,7 +25,8 @@ pub(crate) enum WeightValues {
     Rows(u64),
     /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
     Coded(Arc<Decoder>, RowMap),
-    /// Rows that come from several tensors, or in another order, or are stored as columns. If one is added to their values, they become float32.
+    /// Rows that come from several tensors, or in another order, or are stored as columns. If one is added to their values,
+    /// they become float32.
     Gathered { rows: Arc<GatheredRows>, change: ValueChange },
 }
 

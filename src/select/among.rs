@@ -1,6 +1,6 @@
 //! Patterns that match some tensors of a checkpoint and no others.
 
-use super::kept::matches_one;
+use super::kept::glob_set;
 use crate::text::{as_glob, as_numbered_glob};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ pub(crate) fn patterns_of(names: &[&str], is_wanted: impl Fn(&str) -> bool) -> V
     for (level, glob) in levels.into_iter().enumerate() {
         let globs: BTreeSet<String> = wanted.iter().map(|name| glob(name)).collect();
         let globs: Vec<String> = globs.into_iter().collect();
-        let set = matches_one(globs.iter());
+        let set = glob_set(globs.iter());
         let wrong: BTreeSet<usize> = others.iter().flat_map(|name| set.matches(name)).collect();
         let right: BTreeSet<&String> =
             globs.iter().enumerate().filter(|(at, _)| !wrong.contains(at)).map(|(_, glob)| glob).collect();
@@ -88,7 +88,7 @@ mod tests {
     /// Returns the patterns for the first names, which may match none of the others.
     fn patterns(wanted: &[&str], others: &[&str]) -> Vec<String> {
         let found = patterns_of(&[wanted, others].concat(), |name| wanted.contains(&name));
-        let set = matches_one(found.iter());
+        let set = glob_set(found.iter());
         assert!(wanted.iter().all(|name| set.is_match(name)), "{found:?}");
         assert!(!others.iter().any(|name| set.is_match(name)), "{found:?}");
         found

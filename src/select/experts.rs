@@ -144,10 +144,7 @@ pub(crate) fn check_stack(model: &ModelFacts, own: &str, shape: &[u64]) -> Resul
 pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
-    let known = match own {
-        "gate_up_proj" => rows.is_multiple_of(2),
-        own => own == "down_proj",
-    };
+    let known = own == "down_proj" || own == "gate_up_proj" && rows.is_multiple_of(2);
     let projections = PLAIN_EXPERTS.in_stack(own).filter(|_| known).ok_or_else(|| unknown(OTHER_WEIGHTS));
     Some(projections.map(|projections| split(bank, projections, [count, rows, columns], true)))
 }

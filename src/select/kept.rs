@@ -55,12 +55,12 @@ pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
 }
 
 /// Compiles some of the program's own patterns to a set.
-pub(super) fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
+pub(super) fn glob_set<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
     let globs = patterns.map(|text| Glob::new(text.as_ref()).expect("the list holds patterns"));
     GlobSet::new(globs).expect("the patterns are few and small")
 }
 
-pub(super) static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| matches_one(protected()));
+pub(super) static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| glob_set(protected()));
 
 /// Reason for keeping a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

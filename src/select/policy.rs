@@ -4,7 +4,7 @@
 //! The name alone identifies a tensor; vLLM, SGLang, transformers and TensorRT-LLM use nothing else.
 
 use super::heads::is_head;
-use super::kept::matches_one;
+use super::kept::glob_set;
 use super::{GROUPS, KeptReason};
 #[cfg(feature = "cli")]
 use crate::text::as_glob;
@@ -122,7 +122,7 @@ impl Keepers {
     fn new(lists: &[&[(KeptReason, &[&str])]]) -> Self {
         let pairs = || lists.iter().copied().flatten();
         let reasons = pairs().flat_map(|(kept, patterns)| patterns.iter().map(|_| *kept)).collect();
-        Self { set: matches_one(pairs().flat_map(|(_, patterns)| patterns.iter())), reasons }
+        Self { set: glob_set(pairs().flat_map(|(_, patterns)| patterns.iter())), reasons }
     }
 
     /// Returns the first reason in the order of the lists.

@@ -122,7 +122,7 @@ fn check(golden: &Golden) -> usize {
         assert_eq!(count, 0, "{}: {name}: {count} of {} bytes differ", golden.name, whole.len());
         for isa in Isa::available() {
             // Ranges of many lengths, the first of which are 1, 2, 3 ...
-            decoder.isa = isa;
+            decoder = decoder.on(isa);
             let (mut start, mut length) = (0, 1);
             while start < decoder.rows() {
                 let end = (start + length).min(decoder.rows());

@@ -972,11 +972,11 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
         "{what}"
     );
     let mut out = vec![0; case.factors.len() * target.bits() as usize / 8];
-    decoder.isa = Isa::Baseline;
+    decoder = decoder.on(Isa::Baseline);
     let tally = decoder.decode(0..decoder.rows(), &bytes_of, &mut out).unwrap();
     for isa in Isa::available() {
         let mut again = vec![0xa5; out.len()];
-        decoder.isa = isa;
+        decoder = decoder.on(isa);
         let other = decoder.decode(0..decoder.rows(), &bytes_of, &mut again).unwrap();
         assert!(again == out && other == tally, "{what}: {isa:?}");
     }

@@ -1,10 +1,11 @@
-//! Gathers rows of a weight of a GGUF from the tensors of Hugging Face that hold its values.
+//! Gathers rows of a weight from the tensors that hold its values: of a weight of a GGUF from the tensors of Hugging Face, and
+//! of a transposed weight from its stored columns.
 
 #[cfg(test)]
 mod tests;
 
 use crate::blocks::{Assembly, RowOrder};
-use crate::container::gguf::names::{GgufSource, GgufTensor};
+use crate::container::gguf::names::GgufSource;
 use crate::error::Result;
 use std::ops::Range;
 
@@ -101,16 +102,16 @@ impl LineOrder {
 }
 
 impl GatheredRows {
-    /// Finds the places of a tensor. `source_len` is the number of elements of the stored tensor, or of each of them, and
+    /// Finds the places of a tensor of this source and shape. `source_len` is the number of elements of the stored tensor, or of each of them, and
     /// `width` the number of bytes of an element: 1, 2, 4 or 8.
-    pub(crate) fn new(tensor: &GgufTensor, source_len: u64, width: usize) -> Self {
-        let (is_stacked, assembly, at) = match tensor.source {
+    pub(crate) fn new(source: &GgufSource, shape: &[u64], source_len: u64, width: usize) -> Self {
+        let (is_stacked, assembly, at) = match *source {
             GgufSource::Stored(_) => (false, Assembly::default(), 0),
             GgufSource::Stacked(_) => (true, Assembly::default(), 0),
             GgufSource::Disassembled { assembly, at, .. } => (false, assembly, at),
         };
         let Assembly { first_is_transposed, order, rows_are_elements, is_transposed, change: _ } = assembly;
-        let shape: Vec<usize> = tensor.shape.iter().map(|size| *size as usize).collect();
+        let shape: Vec<usize> = shape.iter().map(|size| *size as usize).collect();
         let (columns, leading) = shape.split_last().map_or((1, &[][..]), |(columns, leading)| (*columns, leading));
         let (mut rows, stack) = match leading.split_last() {
             Some((rows, stack)) if !rows_are_elements => (*rows, stack),
@@ -162,8 +163,7 @@ impl GatheredRows {
     pub(crate) fn transposed(shape: &[u64], width: usize) -> Self {
         let assembly = Assembly { is_transposed: true, ..Assembly::default() };
         let source = GgufSource::Disassembled { tensor: 0, assembly, at: 0 };
-        let tensor = GgufTensor { name: String::new(), shape: shape.to_vec(), source };
-        Self::new(&tensor, shape.iter().product(), width)
+        Self::new(&source, shape, shape.iter().product(), width)
     }
 
     /// True if each row is a whole line of a stored tensor.

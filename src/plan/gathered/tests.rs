@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::blocks::ValueChange;
-use crate::container::gguf::names::{MetadataValue, to_gguf};
+use crate::container::gguf::names::{GgufTensor, MetadataValue, to_gguf};
 use crate::random::random;
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Reads all rows of a tensor in pieces of at most this many, and returns them with the number of reads.
 fn gather(tensor: &GgufTensor, sources: &[&[u8]], width: usize, most: &mut dyn FnMut() -> u64) -> (Vec<u8>, usize) {
-    let gathered = GatheredRows::new(tensor, (sources[0].len() / width) as u64, width);
+    let gathered = GatheredRows::new(&tensor.source, &tensor.shape, (sources[0].len() / width) as u64, width);
     let reads = Cell::new(0);
     let read = |source: usize, range: Range<usize>| {
         reads.set(reads.get() + 1);
@@ -131,7 +131,7 @@ fn stored_and_stacked_tensors_are_gathered() {
     }
     for source in [GgufSource::Stored(0), GgufSource::Stacked(vec![0, 1])] {
         for shape in [[2, 0, 7], [2, 5, 0], [0, 5, 7]] {
-            let gathered = GatheredRows::new(&tensor(&shape, source.clone()), 0, 4);
+            let gathered = GatheredRows::new(&source, &shape, 0, 4);
             gathered.read(0..shape[0] * shape[1], &|_, _| Ok(&[]), &mut []).unwrap();
         }
     }
@@ -153,7 +153,7 @@ fn assemblies_without_elements_have_nothing_to_gather() {
             let assembly = Assembly { first_is_transposed, order, is_transposed, ..Assembly::default() };
             for shape in [[2, 0, 8], [2, 8, 0], [0, 8, 8]] {
                 let source = GgufSource::Disassembled { tensor: 0, assembly, at };
-                let gathered = GatheredRows::new(&tensor(&shape, source), 0, 2);
+                let gathered = GatheredRows::new(&source, &shape, 0, 2);
                 gathered.read(0..shape[0] * shape[1], &|_, _| Ok(&[]), &mut []).unwrap();
             }
         }

@@ -52,7 +52,7 @@ pub(crate) struct GgufTask<'r> {
     rules: Vec<(&'r Pattern, Option<&'static GgufScheme>)>,
     tensors: &'r TensorOptions,
     options: &'r GgufOptions,
-    /// `None` if the weights become plain floats, and no codes may be decoded.
+    /// The options of quantize; `None` for a cast to plain floats, which may decode no codes.
     quantize: Option<&'r QuantizeOptions>,
 }
 

@@ -42,10 +42,10 @@ pub(super) struct GgufModel<'m> {
     pub notes: Vec<GgufNote>,
 }
 
-/// A tensor of a new file.
+/// A tensor with its name and shape in the input, and later in the new file.
 pub(super) struct NewWeight<'m> {
     pub name: String,
-    /// Row-major, as the table of tensors gives it.
+    /// Row-major.
     pub shape: Vec<u64>,
     pub origin: WeightOrigin<'m>,
     /// The type of its values; `None` if tcast does not know it.
@@ -337,11 +337,11 @@ impl<'m> NamedModel<'m> {
                     let sources = stored.collect::<Result<Vec<usize>>>()?;
                     let len = old[first].shape.iter().product();
                     let width = dtype.map_or(4, |dtype| dtype.bits() as usize / 8);
-                    let rows = Arc::new(GatheredRows::new(&tensor, len, width));
+                    let rows = Arc::new(GatheredRows::new(&tensor.source, &tensor.shape, len, width));
                     WeightOrigin::Gathered { sources, rows, change: tensor.source.change() }
                 }
             };
-            // llama.cpp's converter does so for gemma3.
+            // Cuts the rows of other tokens, as llama.cpp's converter does for gemma3.
             if let Some(rows) = shape.first_mut().filter(|rows| is_cut(architecture, &tensor.name, **rows, tokens)) {
                 notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: *rows - tokens, tokens });
                 *rows = tokens;

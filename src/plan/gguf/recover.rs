@@ -14,7 +14,7 @@ use crate::text::shorten;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Searches the blocks of plain weights. If a weight must be recovered and is not, it fails.
+/// Searches the blocks of plain weights. Fails if a weight must be recovered and is not.
 pub(super) fn search(steps: &mut [Step], must_find: bool, threads: usize, observer: &dyn Observer) -> Result<()> {
     let encoded = steps.iter_mut().filter_map(|step| match &mut step.how {
         Operation::Encode(weight) => match &weight.rows.encoder {

@@ -56,8 +56,9 @@ impl<'a> Planner<'_, 'a> {
     fn share_extremes(&self, weights: &mut [WeightCandidate<'_, 'a>]) {
         for set in self.scale_sets(weights) {
             let is_computed = |at: &usize| matches!(weights[*at].codes, CodesSource::Values { .. });
-            let needs_extremes = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
-            if !set.iter().all(|at| is_computed(at) && needs_extremes(at)) {
+            // In sets of several, all do.
+            let needs_extremes = weights[set[0]].encoder().is_some_and(Encoder::needs_extremes);
+            if !needs_extremes || !set.iter().all(is_computed) {
                 continue;
             }
             let members = set.iter().filter_map(|at| self.rows(&weights[*at]));

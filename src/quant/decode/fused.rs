@@ -120,7 +120,8 @@ impl Fused {
                 }
             }
         }
-        // The sum with a product of an ordinary scale is finite. Sums of rounded products are not computed here.
+        // The sum with a product of an ordinary scale is finite. Without `has_offsets`, the general method adds offsets, after
+        // further roundings.
         let most = if self.narrowest == Dtype::Float16 { 3e4 } else { 1e38 };
         for offset in segment.offsets {
             all &= self.has_offsets & (f32::from_le_bytes(*offset).abs() < most);
@@ -181,7 +182,7 @@ impl Fused {
 
     /// Writes results of `W` bytes. Unless `ALL`, all codes are integers: other loops are not compiled.
     #[inline(always)]
-    fn write<const W: usize, const ALL: bool>(
+    fn write<const W: usize, const TAKES_FLOATS: bool>(
         self,
         segment: &CodeSegment,
         results: &mut Option<Box<Results>>,
@@ -195,12 +196,12 @@ impl Fused {
         }
         let out = out.as_chunks_mut().0;
         match self.codes {
-            FusedCodes::Floats(floats, _) if ALL => {
+            FusedCodes::Floats(floats, _) if TAKES_FLOATS => {
                 let factor = segment.factor;
                 products(segment, 0.0, out, |code, _| floats.number(code) * factor, product);
             }
             // 16 products for each group.
-            FusedCodes::Map if ALL => {
+            FusedCodes::Map if TAKES_FLOATS => {
                 for ((codes, out), factors) in by_group(segment, 0.0, out) {
                     let table = segment.map.map(|number| product(f32::from_le_bytes(number), factors.scale, 0.0));
                     for (out, code) in out.iter_mut().zip(codes) {

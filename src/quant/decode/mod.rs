@@ -43,9 +43,8 @@ use steps::DecodeSteps;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
-    /// The instruction set of its loops, one of [`Isa::available`]: [`Isa::chosen`], unless a test sets another.
-    /// Conversions of types run in kernels, which use the chosen set.
-    pub isa: Isa,
+    /// The instruction set of its loops: [`Isa::chosen`], unless a test sets another.
+    isa: Isa,
     layout: &'static Layout,
     pub(in crate::quant) method: Method,
     part_bytes: Vec<u64>,
@@ -100,6 +99,13 @@ impl Decoder {
         };
         let (part_bytes, held) = (parts.iter().map(bytes).collect(), parts.iter().map(held).collect());
         Ok(Self { isa: Isa::chosen(), layout, method, part_bytes, held, exact: None })
+    }
+
+    /// Returns the same decoder, with the loops of an instruction set of [`Isa::available`]. Conversions of types run in
+    /// kernels, which use the chosen set.
+    #[must_use]
+    pub fn on(self, isa: Isa) -> Self {
+        Self { isa, ..self }
     }
 
     /// Returns the same decoder, which also counts the values that differ from the exact product: `exact` is the

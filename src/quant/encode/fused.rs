@@ -23,7 +23,7 @@ struct LoopsOf<'a, const W: usize, R, N, U> {
     read: R,
     /// Rounds to the dtype.
     narrow: N,
-    /// Does so for numbers that are not ties: a quotient of two numbers of a type is not a tie unless it is subnormal, and
+    /// Rounds numbers that are not ties to the dtype: a quotient of two numbers of a type is not a tie unless it is subnormal, and
     /// then its code is 0.
     narrow_untied: U,
 }
@@ -182,8 +182,8 @@ where
         encode: impl Fn(f32, GroupFactors) -> RoundedCode + Inlined,
     ) -> Option<Box<dyn SegmentLoop>> {
         let (isa, read) = (self.encoder.isa, self.read);
-        let is_group = (self.encoder.geometry.block[1] == 1) == (GROUPS == LANES);
-        is_group.then(|| Box::new(EncodeValue::<GROUPS, W, _, _> { isa, read, encode }) as Box<dyn SegmentLoop>)
+        let fits = (self.encoder.geometry.block[1] == 1) == (GROUPS == LANES);
+        fits.then(|| Box::new(EncodeValue::<GROUPS, W, _, _> { isa, read, encode }) as Box<dyn SegmentLoop>)
     }
 }
 

@@ -32,8 +32,8 @@ impl Encoder {
             && self.geometry.block[1] == GROUP as u64
             && matches!(self.packing, Packing::Rows(_) | Packing::TransposedBlocks)
             && self.geometry.columns.is_multiple_of(GROUP as u64);
-        let codes = NarrowEncoder { isa: self.isa, keeps_zero: sign == SignRule::Kept };
-        is_narrow.then(|| Box::new(codes) as Box<dyn SegmentLoop>)
+        let narrow = NarrowEncoder { isa: self.isa, keeps_zero: sign == SignRule::Kept };
+        is_narrow.then(|| Box::new(narrow) as Box<dyn SegmentLoop>)
     }
 }
 

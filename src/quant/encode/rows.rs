@@ -212,7 +212,7 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
         }
         let size = geometry.block[1] as usize;
         let step = if size > buffers.segment { buffers.segment } else { tile.columns.len() };
-        let (distance, fused) = (self.distance(tile, buffers.segment), self.fused(buffers));
+        let (distance, fused) = (self.distance(tile, buffers.segment), self.segment_loop(buffers));
         let is_measured = !self.tally.skips_errors;
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
@@ -251,7 +251,7 @@ impl<'a, 'o> EncodeRows<'a, 'o> {
 
     /// Returns the loop for the scales of a tile, unless they need single steps. With true, the loop can write codes of
     /// whole lanes as they are stored.
-    fn fused(&self, buffers: &EncodeBuffers) -> Option<(&'a dyn SegmentLoop, bool)> {
+    fn segment_loop(&self, buffers: &EncodeBuffers) -> Option<(&'a dyn SegmentLoop, bool)> {
         let Encoder { geometry, rounding, fused, narrow, .. } = self.encoder;
         let (fits, keeps_zero) = match *rounding {
             CodeRounding::Float { float, sign, .. } => {

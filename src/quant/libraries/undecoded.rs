@@ -143,7 +143,7 @@ pub(in crate::quant) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bo
 
 /// Finds the methods whose codes a tensor may hold, each with the name of the companion tensor that the method stores.
 fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'static UndecodedMethod, String)> {
-    // No codes are floats of 16 bits and more, of which there may be a million.
+    // No method stores codes as floats of 16 or 32 bits, and a model may have a million such tensors.
     let methods = if dtype.is_some_and(Dtype::is_weight) { &[] } else { UNDECODED };
     let all = methods.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
     all.filter_map(move |(method, (end, dtypes, companion))| {

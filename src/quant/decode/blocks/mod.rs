@@ -238,8 +238,8 @@ impl BlockDecoder {
         (format, &parts[part][start..end], self.factor(matrix, parts))
     }
 
-    /// Returns the same for some columns of a row, counted through all matrices, if [`BlockDecoder::only_source`] holds
-    /// it.
+    /// Returns the stored blocks around some columns of a row, counted through all matrices, if
+    /// [`BlockDecoder::only_source`] holds it.
     pub(in crate::quant) fn stored_row<'p>(
         &self,
         row: u64,

@@ -18,7 +18,7 @@ use super::rounding::WeightType;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop};
+use crate::kernel::Loop;
 use candidates::{ScaleCandidates, StoredScale};
 use redecode::{Redecoding, SEGMENT, Segment};
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl Recoverer {
     /// [`Encoder::encode`]. The error is the index of an element without a scale, in row-major order in the whole
     /// weight.
     pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<ScaleMatch, u64> {
-        self.run(Isa::chosen(), rows, source, shared, None)
+        self.run(rows, source, shared, None)
     }
 
     /// Writes codes and scales of some rows, as [`Encoder::encode`] does.
@@ -133,14 +133,13 @@ impl Recoverer {
     ) -> Result<(), u64> {
         let values = (rows.end - rows.start) * self.encoder.columns();
         let writer = PartWriter::new(&self.encoder, &rows, outputs, shared.global);
-        self.run(Isa::chosen(), rows, source, shared, Some(writer))?;
+        self.run(rows, source, shared, Some(writer))?;
         tally.values += values;
         Ok(())
     }
 
     fn run(
         &self,
-        isa: Isa,
         rows: Range<u64>,
         source: &[u8],
         shared: &SharedScale,
@@ -155,7 +154,7 @@ impl Recoverer {
             return Ok(ScaleMatch::Derived);
         }
         let (segment, matched) = (Segment::new(), ScaleMatch::Derived);
-        isa.run(RecoverRows { recoverer: self, rows, source, shared: *shared, writer, segment, matched })
+        self.encoder.isa.run(RecoverRows { recoverer: self, rows, source, shared: *shared, writer, segment, matched })
     }
 }
 
