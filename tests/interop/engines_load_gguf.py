@@ -64,7 +64,8 @@ MODELS = {
     "seed_oss": ("SeedOss", ARCH.SEED_OSS, {"head_dim": 64}),
     "ernie4_5": ("Ernie4_5", ARCH.ERNIE4_5, {"head_dim": 64}),
     "nemotron": ("Nemotron", ARCH.NEMOTRON, {}),
-    "phi": ("Phi", ARCH.PHI2, {}),
+    # llama.cpp's converter knows models with these numbers only.
+    "phi": ("Phi", ARCH.PHI2, {"num_key_value_heads": 4, "intermediate_size": 1024}),
     "stablelm": ("StableLm", ARCH.STABLELM, {}),
     "glm4": ("Glm4", ARCH.GLM4, {"head_dim": 64}),
     "glm4_moe": ("Glm4Moe", ARCH.GLM4_MOE, ROUTED | {"head_dim": 64}),
@@ -196,8 +197,6 @@ def written(path, name, scheme, *options, is_alone=False):
     metadata is that of its folder alone, or of another GGUF."""
     prefix, _, choices = MODELS[name]
     tokens = {"vocab_size": 336} if is_alone else {}
-    if is_alone and name == "phi":  # llama.cpp's converter knows models with these numbers only
-        tokens |= {"num_key_value_heads": 4, "intermediate_size": 1024}
     config, _ = saved(path / "source", *classes(prefix, name), **SIZES | choices | tokens)
     if is_alone:
         for file in (FIXTURES / "hf2gguf/llama-bpe").glob("tokenizer*"):
