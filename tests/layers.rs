@@ -109,15 +109,6 @@ const CIRCLES: &[&str] = &[
     "container/safetensors/write.rs",
     "container/tensor.rs",
     "container/text.rs",
-    "plan/gguf/mod.rs",
-    "plan/gguf/recover.rs",
-    "plan/mod.rs",
-    "plan/quantize/coded.rs",
-    "plan/quantize/misfit.rs",
-    "plan/quantize/mod.rs",
-    "plan/quantize/recover.rs",
-    "plan/rewrite.rs",
-    "plan/steps.rs",
     "quant/transcode/fit.rs",
     "quant/transcode/kept.rs",
     "quant/transcode/mod.rs",
@@ -135,7 +126,7 @@ fn files_import_each_other_in_one_direction_only() {
     assert!(unknown.is_empty(), "move what the files share to a file below them: {unknown:#?}");
     let circles = circles.into_iter().flatten().collect();
     let cut: Vec<_> = known.difference(&circles).collect();
-    assert!(cut.is_empty() && CIRCLES.len() <= 60, "take these files out of CIRCLES: {cut:?}");
+    assert!(cut.is_empty() && CIRCLES.len() <= 51, "take these files out of CIRCLES: {cut:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::{kept_for_dtype, no_weight};
-use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of, mlx};
+use super::mlx;
+use super::planner::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of};
 use crate::container::Form;
 use crate::error::{Error, Result};
 use crate::plan::quantization::CodesSource;

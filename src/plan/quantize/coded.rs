@@ -1,7 +1,8 @@
 //! Weights that are quantized already: maps their rows to new weights, and checks if codes and scales can be moved
 //! without changing a value.
 
-use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, mlx};
+use super::mlx;
+use super::planner::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::plan::quantization::CodesSource;

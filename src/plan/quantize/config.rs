@@ -1,6 +1,6 @@
 //! The config that describes the result to engines.
 
-use super::{Planner, WeightCandidates};
+use super::planner::{Planner, WeightCandidates};
 use crate::container::checkpoint::MlxStacks;
 use crate::error::Result;
 use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, Scheme, SchemeLayout, is_composite};

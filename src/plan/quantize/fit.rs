@@ -1,7 +1,8 @@
 //! Makes the encoders, also for ONNX models, and keeps weights that do not fit, or that engines fuse with such weights.
 
 use super::misfit::rule_refusal;
-use super::{Planner, SchemeTarget, WeightCandidate, mlx};
+use super::mlx;
+use super::planner::{Planner, SchemeTarget, WeightCandidate};
 use crate::container::checkpoint::stack_of;
 use crate::container::onnx::model::WeightUse;
 use crate::dtype::Dtype;

@@ -1,6 +1,7 @@
 //! Weights that adapters change: they are quantized from float64 values.
 
-use super::{Planner, WeightCandidate, mlx};
+use super::mlx;
+use super::planner::{Planner, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt, Result};
 use crate::lora::Merge;

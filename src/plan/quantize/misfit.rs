@@ -1,6 +1,6 @@
 //! Weights that are kept because their shape does not fit the groups of the scheme, and errors about kept weights.
 
-use super::{Planner, SchemeTarget, WeightCandidates};
+use super::planner::{Planner, SchemeTarget, WeightCandidates};
 use crate::dtype::Dtype;
 use crate::error::{Error, Opt};
 use crate::options::QuantizeOptions;

@@ -1,7 +1,7 @@
 //! The choice of mlx-lm 0.32.2: weights that MLX quantizes although other engines keep them, weights that get 8 bits in
 //! every scheme (`quant_predicate` of the models), and tensors that MLX does not load (`sanitize`).
 
-use super::{Planner, SchemeTarget};
+use super::planner::{Planner, SchemeTarget};
 use crate::error::{Error, Result};
 use crate::quant::Scheme;
 use crate::select::KeptReason;

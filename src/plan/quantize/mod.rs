@@ -1,9 +1,9 @@
 //! Decides which weights of an input are quantized, and how.
 //!
-//! `candidates` finds the weights and applies options and policy; `coded` does the same for weights that are quantized
-//! already. `fit` makes the encoders and keeps weights that do not fit, `recover` searches for the codes from which
-//! values were decoded, `steps` makes the steps, and `config` writes the config. `model` decides
-//! for ONNX models, and `transposed` for weights of them that are quantized already.
+//! `planner` holds what all of these files share. `candidates` finds the weights and applies options and policy; `coded` does the
+//! same for weights that are quantized already. `fit` makes the encoders and keeps weights that do not fit, `recover` searches
+//! for the codes from which values were decoded, `steps` makes the steps, and `config` writes the config. `model` decides for
+//! ONNX models, and `transposed` for weights of them that are quantized already.
 
 mod candidates;
 mod coded;
@@ -14,6 +14,7 @@ mod misfit;
 mod mlx;
 mod model;
 mod naming;
+mod planner;
 mod recover;
 mod steps;
 mod transposed;
@@ -24,98 +25,30 @@ use misfit::nothing_to_quantize;
 #[cfg(feature = "cli")]
 pub(crate) use model::check_schemes_of_model;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
+#[cfg(feature = "cli")]
+pub(crate) use planner::layout_of;
+use planner::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 pub(super) use recover::refuse_unrecovered;
 
 use super::partition::Partition;
-use super::quantization::CodesSource;
 use super::renaming::new_names_in;
 use super::steps::Steps;
-use super::weight_rows::{Changes, WeightValues};
 use super::{PlanFindings, Planned, Request};
 use crate::container::checkpoint::{BESIDE_CONFIG, CONFIG, HF_QUANT_CONFIG};
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::lora::Merges;
 use crate::operator::Operator;
 use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
-    COMFYUI, Decoder, EncodeArithmetic, EncodeOptions, Encoder, EngineConfig, FoundWeight, Group, Modules, RotationUse,
-    RowMap, Scheme, SchemeLayout, metadata_of, named_dtype,
+    COMFYUI, EncodeArithmetic, EncodeOptions, EngineConfig, FoundWeight, Group, Modules, RotationUse, metadata_of,
+    named_dtype,
 };
 use crate::read::Model;
 use crate::select::KeptReason;
 use crate::select::experts::ModelFacts;
 use crate::select::policy::{Policy, is_of_diffusion};
 use crate::text::shorten;
-use std::collections::HashMap;
 use std::iter;
-use std::sync::Arc;
-
-/// The layout of gpt-oss: banks of experts stay banks, and nothing else is quantized.
-const GPT_OSS: &str = "gpt-oss";
-
-/// A weight that could be quantized, and the decision about it.
-#[derive(Clone)]
-struct WeightCandidate<'p, 'a> {
-    /// The index of the stored tensor with its values or codes.
-    at: usize,
-    name: String,
-    /// The weight of the input; `None` if it is not quantized there.
-    input_weight: Option<&'p FoundWeight>,
-    values: WeightValues,
-    /// The changes of adapters; `None` if they change neither it nor a weight that shares its scale.
-    changes: Option<Changes>,
-    shape: Vec<u64>,
-    dtype: Dtype,
-    /// Its scheme and layout in the output, or the reason for keeping it.
-    decision: Result<SchemeTarget, KeptReason>,
-    /// True if the options decide about it by name, rather than the policy.
-    is_named: bool,
-    /// The encoder for the codes and scales of the input, if no value changes.
-    exact: Option<Arc<Encoder>>,
-    codes: CodesSource<'a>,
-}
-
-/// The tensors that a rule of the options has named so far.
-#[derive(Default)]
-struct RuleUse {
-    names_weight: bool,
-    /// The error if none of them is a weight.
-    error: Option<Error>,
-}
-
-/// Choice of the options for a weight, and the number of the rule that decides.
-struct Choice {
-    decision: Result<SchemeTarget, KeptReason>,
-    rule: Option<usize>,
-}
-
-/// The scheme and layout of a quantized weight in the output.
-#[derive(Clone)]
-struct SchemeTarget {
-    scheme: &'static Scheme,
-    /// The layout, with the groups that the options request.
-    layout: SchemeLayout,
-    /// `None` before it is known to fit.
-    encoder: Option<Arc<Encoder>>,
-}
-
-impl WeightCandidate<'_, '_> {
-    /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output, and adapters
-    /// do not change it.
-    fn coded(&self) -> Option<(&Arc<Decoder>, RowMap)> {
-        match (&self.values, &self.changes) {
-            (WeightValues::Coded(decoder, rows), None) if self.decision.is_ok() => Some((decoder, *rows)),
-            _ => None,
-        }
-    }
-
-    /// Returns its encoder, if it is quantized and fits.
-    fn encoder(&self) -> Option<&Encoder> {
-        self.decision.as_ref().ok()?.encoder.as_deref()
-    }
-}
 
 impl<'a> Planned<'a> {
     /// Plans which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
@@ -278,40 +211,4 @@ impl Planner<'_, '_> {
             has_kept_layers: weights.iter().any(is_kept_layer),
         }
     }
-}
-
-pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
-    scheme.in_layout(name).ok_or_else(|| {
-        let known: Vec<&str> = scheme.layout_names().collect();
-        let name = name.unwrap_or_default();
-        let (name, known) = (shorten(name), known.join(", "));
-        Error::usage(if scheme.in_model(Some(&name)).is_some() {
-            format!("the layout {name} is for ONNX models: other models store {} as {known}", scheme.name)
-        } else {
-            format!("the layout {name} has no scheme {}, which is stored as {known}", scheme.name)
-        })
-    })
-}
-
-/// All tensors of a checkpoint.
-struct WeightCandidates<'p, 'a> {
-    weights: Vec<WeightCandidate<'p, 'a>>,
-    /// The indices of stored tensors that are not weight matrices.
-    others: Vec<(usize, KeptReason)>,
-    /// The indices of tensors that engines do not load.
-    dropped: Vec<usize>,
-}
-
-struct Planner<'p, 'a> {
-    options: &'p QuantizeOptions,
-    /// The shards that this run writes. Only their weights are searched.
-    partition: Option<Partition>,
-    threads: usize,
-    policy: Policy,
-    facts: &'p ModelFacts,
-    layout: &'static str,
-    /// The new name of each tensor that has one.
-    renames: HashMap<&'p str, String>,
-    model: &'p Model<'a>,
-    merges: Option<&'p Merges>,
 }

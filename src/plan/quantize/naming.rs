@@ -1,6 +1,7 @@
 //! Names of tensors in the output, and checks for names that would make tensors parts of quantized weights.
 
-use super::{GPT_OSS, Planner, WeightCandidate, WeightCandidates, mlx};
+use super::mlx;
+use super::planner::{GPT_OSS, Planner, WeightCandidate, WeightCandidates};
 use crate::container::checkpoint::{MlxStacks, stack_of};
 use crate::error::{Error, Opt, Result};
 use crate::options::Naming;

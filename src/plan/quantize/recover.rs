@@ -5,7 +5,7 @@
 //! writes some of the shards searches only the weights in these shards, and weights that share a scale with them.
 
 use super::coded::refuse_some;
-use super::{Planner, SchemeTarget, WeightCandidate};
+use super::planner::{Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Opt, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};

@@ -1,6 +1,6 @@
 //! Finds the weights that share a scale, and makes the steps.
 
-use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
+use super::planner::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::container::Form;
 use crate::error::Result;
 use crate::kernel::Storage;
