@@ -152,7 +152,7 @@ impl Advice {
     /// Fills in the file and the tensor of the error.
     pub(super) fn complete(&mut self, file: Option<&Path>, tensor: Option<&str>) {
         match (self, file, tensor) {
-            (Self::Run { input, .. }, Some(file), _) if *input == *Self::FILE => file.clone_into(input),
+            (Self::Run { input, .. }, Some(file), _) if input.as_os_str() == Self::FILE => file.clone_into(input),
             (Self::With { options, .. }, _, Some(tensor)) => {
                 let patterns =
                     options.iter_mut().filter(|(option, value)| *option == Opt::EXCLUDE && value == Self::TENSOR);

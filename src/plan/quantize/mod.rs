@@ -25,7 +25,6 @@ use misfit::nothing_to_quantize;
 #[cfg(feature = "cli")]
 pub(crate) use model::check_schemes_of_model;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
-#[cfg(feature = "cli")]
 pub(crate) use planner::layout_of;
 use planner::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 pub(super) use recover::refuse_unrecovered;
