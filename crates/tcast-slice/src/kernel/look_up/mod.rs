@@ -1,6 +1,10 @@
 //! Table lookup in registers: a few instructions look up the entries of 32 codes. The compiler does not generate these
 //! instructions by itself.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
+#![cfg_attr(
+    not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))),
+    allow(dead_code, unused_variables, reason = "other machines have no such instructions")
+)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
