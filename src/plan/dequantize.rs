@@ -1,5 +1,5 @@
-//! Plans the decoding of the quantized weights of an input, and the new texts of its configs. Notes about sets of weights, of
-//! which a cast adds some from another model.
+//! Plans the decoding of the quantized weights of an input, and the new texts of its configs. Makes the notes about sets that
+//! engines load as one module, if a cast adds weights of another model to them.
 
 use super::renaming::Renaming;
 use super::stacked::{ExpertStacks, StackForm};

@@ -81,6 +81,7 @@ impl WeightCandidate<'_, '_> {
     }
 }
 
+/// Returns how a layout stores a scheme: the layout of this name, or the usual one. Fails if it lacks the scheme.
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
     scheme.in_layout(name).ok_or_else(|| {
         let known: Vec<&str> = scheme.layout_names().collect();

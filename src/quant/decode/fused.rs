@@ -17,7 +17,7 @@ use crate::kernel::half::{
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
 
-/// How codes and scales are multiplied in one loop.
+/// The multiplication of codes and scales in one loop.
 #[derive(Clone, Copy)]
 pub(super) struct Fused {
     pub(super) codes: FusedCodes,
@@ -180,7 +180,8 @@ impl Fused {
         true
     }
 
-    /// Writes results of `W` bytes. Unless `ALL`, all codes are integers: other loops are not compiled.
+    /// Writes results of `W` bytes. Unless `TAKES_FLOATS`, all codes are integers, and the other loops are not
+    /// compiled.
     #[inline(always)]
     fn write<const W: usize, const TAKES_FLOATS: bool>(
         self,

@@ -16,8 +16,8 @@ const LONG_SEGMENT: usize = 4096;
 pub(super) struct EncodeBuffers {
     /// Number of values that are encoded together.
     pub(super) segment: usize,
-    /// Number of groups in a tile: as many as fit into a segment, or for float64 all of a row. A group
-    /// longer than a segment is a separate tile.
+    /// Number of groups in a tile: for float64 all of a row, otherwise as many as fit into a segment. A group longer than a
+    /// segment is then a separate tile.
     pub(super) groups: usize,
     /// Values of float64, then their errors.
     pub(super) wide: Vec<f64>,
